@@ -1,0 +1,1 @@
+"""LangGraph and LangChain: recording programs, the chat model; the only room that imports them."""

@@ -1,0 +1,1 @@
+"""KV swap kernels and the vLLM offloading plug-in."""

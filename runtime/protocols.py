@@ -1,0 +1,158 @@
+"""The seams of the runtime: what an engine offers, and what the recorder tells."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from ..scheduler.tickets import Receipt, Ticket
+
+EdgeKind = Literal["order", "trigger", "barrier"]
+CallKind = Literal["llm", "tool"]
+CallEnd = Literal["done", "failed", "aborted"]
+ProgramEnd = Literal["done", "failed", "interrupted", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCall:
+    """One call for an engine, at the level of tokens.
+
+    Attributes:
+        ticket: travels to the scheduler of the replica that serves the call.
+        prompt: token ids, or what the engine's own front end rendered from a request.
+        sampling: the engine's sampling parameters (vLLM's ``SamplingParams``).
+        options: further keyword arguments of the engine's ``generate``, passed on as they are.
+    """
+
+    ticket: Ticket
+    prompt: Any
+    sampling: Any
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChunk:
+    """A piece of a call's stream; the last one carries the receipt.
+
+    Attributes:
+        output: the engine's own output object (vLLM's ``RequestOutput``).
+        receipt: set on the last chunk, None before.
+    """
+
+    output: Any
+    receipt: Receipt | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A replica's state at one moment.
+
+    Attributes:
+        running, waiting: calls with and without a seat.
+        running_by_level, waiting_by_level: the same per level, best level first.
+        call_levels: level (from 1) of every live call, by call id.
+        kv_usage: share of the device KV cache in use, 0 to 1.
+        seats: how many calls can run at once.
+        step_s: typical duration of an engine step, seconds; 0 before the first.
+        preemptions, promotions, demotions: totals since the start.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    running_by_level: tuple[int, ...] = ()
+    waiting_by_level: tuple[int, ...] = ()
+    call_levels: Mapping[str, int] = field(default_factory=dict)
+    kv_usage: float = 0.0
+    seats: int = 0
+    step_s: float = 0.0
+    preemptions: int = 0
+    promotions: int = 0
+    demotions: int = 0
+
+
+class Engine(Protocol):
+    """A back end that runs calls: one vLLM replica, a pool of them, a simulation.
+
+    All methods belong to one event loop, the engine's. ``generate`` may be closed early, which
+    aborts the call; its receipt then comes from :meth:`abort`.
+    """
+
+    kind: str
+    model: str
+    replicas: int
+
+    def generate(self, call: EngineCall) -> AsyncIterator[EngineChunk]:
+        """Run a call; chunks as they come, the last one with the receipt.
+
+        Raises:
+            CallError: the call was refused (too long, bad parameters).
+            EngineStoppedError: the engine is not there any more.
+        """
+        ...
+
+    async def abort(self, call_id: str) -> Receipt | None:
+        """Stop a call, free what it holds; its receipt so far, None if it is not known."""
+        ...
+
+    async def drain(self) -> None:
+        """Take no new calls and return when the last one has ended."""
+        ...
+
+    async def stop(self) -> None:
+        """Stop now and leave no process behind; safe to call twice."""
+        ...
+
+    async def stats(self) -> EngineStats:
+        """What the engine is doing now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parent:
+    """An edge into a call: its immediate predecessor and why it is one."""
+
+    id: str
+    kind: EdgeKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStart:
+    """A call begins.
+
+    Attributes:
+        kind: "llm" runs in the engine, "tool" outside of it.
+        name: model or tool name.
+        node: innermost LangGraph node or task, None outside of one.
+        parents: immediate predecessors in the program's DAG.
+    """
+
+    program: str
+    call: str
+    kind: CallKind
+    name: str
+    node: str | None
+    parents: tuple[Parent, ...]
+
+
+class ProgramObserver(Protocol):
+    """What the recorder tells the runtime, as it happens.
+
+    Called inline from any thread, so it must be quick and must not block.
+    """
+
+    def program_started(self, program: str, name: str) -> None:
+        """A run of the program begins; again for each later turn of the same program."""
+        ...
+
+    def program_ended(self, program: str, status: ProgramEnd, error: str | None) -> None:
+        """The run of the program is over (each turn ends once)."""
+        ...
+
+    def call_started(self, start: CallStart) -> None:
+        """A call begins; its parents have ended, tools that enclose it excepted."""
+        ...
+
+    def call_ended(self, call: str, status: CallEnd, error: str | None) -> None:
+        """A call is over; "aborted" asks the engine to stop it."""
+        ...

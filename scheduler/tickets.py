@@ -1,0 +1,120 @@
+"""Ticket in, receipt out: what travels with a call and what comes back.
+
+Both are plain values that cross process borders as flat dictionaries, the same in-process and
+over HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self
+
+_PREFIX = "autellix_"
+
+DecisionKind = Literal[
+    "arrival", "dispatch", "demotion", "promotion", "preemption", "resume", "leave"
+]
+CallStatus = Literal["running", "done", "failed", "aborted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticket:
+    """What the scheduler needs to know of a call before it runs.
+
+    Attributes:
+        program: id of the program.
+        call: id of the call, unique within the run.
+        attained_s: attained service p(c) as the run's policy computes it, seconds.
+        program_service_s: T_program, service of the program's finished calls, seconds.
+        program_wait_s: W_program, wait of the program's finished calls, seconds.
+        prompt_tokens: length of the prompt; 0 while it is not tokenised yet.
+    """
+
+    program: str
+    call: str
+    attained_s: float = 0.0
+    program_service_s: float = 0.0
+    program_wait_s: float = 0.0
+    prompt_tokens: int = 0
+
+    def to_flat(self) -> dict[str, str | int | float]:
+        """The ticket as a flat dictionary with prefixed keys (vLLM's ``extra_args``)."""
+        return {_PREFIX + f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_flat(cls, flat: Mapping[str, Any] | None) -> Self | None:
+        """Read a ticket back; None where there is none (a call from outside)."""
+        if not flat or _PREFIX + "call" not in flat:
+            return None
+        known = {f.name for f in fields(cls)}
+        return cls(
+            **{
+                key.removeprefix(_PREFIX): value
+                for key, value in flat.items()
+                if key.startswith(_PREFIX) and key.removeprefix(_PREFIX) in known
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One thing the scheduler did with a call, and why.
+
+    Attributes:
+        at_s: monotonic clock of the machine, seconds.
+        kind: what was done.
+        level: the call's level from then on, counted from 1.
+        reason: cause in a few words, e.g. "quantum of 0.64 s used up".
+    """
+
+    at_s: float
+    kind: DecisionKind
+    level: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """What a call cost, measured in the engine.
+
+    Attributes:
+        service_s: sum of the steps the call took part in, seconds.
+        wait_s: time in the engine's queues, preempted time included, seconds.
+        levels: levels visited, in order, counted from 1.
+        preemptions: how often the call lost its seat.
+        prompt_tokens, cached_tokens, output_tokens: lengths in tokens; ``cached_tokens`` is the part
+            of the prompt that was found in the KV cache when the call was first admitted.
+        replica: index of the replica that served it.
+        decisions: the scheduler's decisions about the call, oldest first.
+    """
+
+    program: str
+    call: str
+    service_s: float
+    wait_s: float
+    levels: tuple[int, ...]
+    preemptions: int
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    replica: int = 0
+    decisions: tuple[Decision, ...] = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """The receipt as nested plain types (msgpack and JSON safe)."""
+        wire = {f.name: getattr(self, f.name) for f in fields(self)}
+        wire["levels"] = list(self.levels)
+        wire["decisions"] = [[d.at_s, d.kind, d.level, d.reason] for d in self.decisions]
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Inverse of :meth:`to_wire`."""
+        values = dict(wire)
+        values["levels"] = tuple(values["levels"])
+        values["decisions"] = tuple(
+            Decision(at_s=at, kind=kind, level=level, reason=reason)
+            for at, kind, level, reason in values["decisions"]
+        )
+        return cls(**values)

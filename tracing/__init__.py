@@ -1,0 +1,1 @@
+"""What a run leaves behind: DAGs, critical paths, traces and views of them."""
