@@ -1,0 +1,123 @@
+"""The trace document: one JSON object per run, as ``trace.schema.json`` describes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..scheduler.tickets import Decision
+from .dag import ProgramDag
+from .events import ProgramStatus, RunStarted
+
+SCHEMA_VERSION = 1
+
+
+@cache
+def load_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of the trace document."""
+    return json.loads(Path(__file__).with_name("trace.schema.json").read_text(encoding="utf-8"))
+
+
+def run_document(run: RunStarted, programs: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The whole document of a run.
+
+    Args:
+        run: the run's facts.
+        programs: what :func:`program_document` made of each program.
+    """
+    return {
+        "schema": SCHEMA_VERSION,
+        "engine": {"kind": run.engine, "model": run.model, "replicas": run.replicas},
+        "policy": run.policy,
+        "programs": list(programs),
+    }
+
+
+def program_document(
+    dag: ProgramDag,
+    *,
+    name: str,
+    status: ProgramStatus,
+    start_s: float,
+    end_s: float | None,
+    error: str | None,
+    origin_s: float,
+    now_s: float,
+) -> dict[str, Any]:
+    """One program of the document.
+
+    Args:
+        dag: the program's calls.
+        name: the program's name.
+        status: its state at the end of the run.
+        start_s: when its first turn began, seconds since the run's start.
+        end_s: when its last turn ended, None while one runs.
+        error: message of a failed program.
+        origin_s: the machine's monotonic clock at the run's start, seconds.
+        now_s: calls that still run count up to here, seconds since the run's start.
+    """
+    document: dict[str, Any] = {
+        "id": dag.program,
+        "name": name,
+        "status": status,
+        "start_s": _seconds(start_s),
+        "end_s": _seconds(end_s),
+        "response_s": _seconds(dag.response_s(now_s)),
+        "service_s": _seconds(dag.service_s),
+        "wait_s": _seconds(dag.wait_s),
+        "tool_s": _seconds(dag.tool_s),
+        "critical_path_s": _seconds(dag.critical_path_s),
+        "critical_path": dag.critical_path(),
+        "calls": [_call_document(dag, call, origin_s) for call in dag.graph],
+    }
+    if error is not None:
+        document["error"] = error
+    return document
+
+
+def _call_document(dag: ProgramDag, call: str, origin_s: float) -> dict[str, Any]:
+    attributes = dag.call(call)
+    receipt = attributes["receipt"]
+    decisions = receipt.decisions if receipt else ()
+    document: dict[str, Any] = {
+        "id": call,
+        "kind": attributes["kind"],
+        "name": attributes["name"],
+        "node": attributes["node"],
+        "parents": [{"id": parent, "kind": kind} for parent, kind in dag.parents(call)],
+        "start_s": _seconds(attributes["start_s"]),
+        "end_s": _seconds(attributes["end_s"]),
+        "service_s": _seconds(attributes["service_s"]),
+        "wait_s": _seconds(receipt.wait_s) if receipt else 0.0,
+        "attained_s": _seconds(attributes["attained_s"]),
+        "replica": receipt.replica if receipt else None,
+        "levels": list(receipt.levels) if receipt else [],
+        "preemptions": receipt.preemptions if receipt else 0,
+        "prompt_tokens": receipt.prompt_tokens if receipt else 0,
+        "cached_tokens": receipt.cached_tokens if receipt else 0,
+        "output_tokens": receipt.output_tokens if receipt else 0,
+        "status": attributes["status"],
+        "events": [_event_document(decision, origin_s) for decision in decisions],
+    }
+    if attributes["first_token_s"] is not None:
+        document["first_token_s"] = _seconds(attributes["first_token_s"])
+    if attributes["error"] is not None:
+        document["error"] = attributes["error"]
+    return document
+
+
+def _event_document(decision: Decision, origin_s: float) -> dict[str, Any]:
+    return {
+        "at_s": _seconds(decision.at_s - origin_s),
+        "kind": decision.kind,
+        "level": decision.level,
+        "reason": decision.reason,
+    }
+
+
+def _seconds(value: float | None) -> float | None:
+    """Nanoseconds are finer than any clock here; more digits would only swell the file."""
+    return None if value is None else round(float(value), 9)

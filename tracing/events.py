@@ -1,0 +1,130 @@
+"""What happened in a run, as a stream of values.
+
+The stream is the whole input of the trace: :class:`~autellix.tracing.record.RunRecord` folds it
+while the run lasts, ``FILE.part`` keeps it line by line, and folding that file again gives the same
+document. ``at_s`` is seconds since the run's start throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..scheduler.tickets import Receipt
+from .dag import CallEnd, CallKind, EdgeKind
+
+ProgramEnd = Literal["done", "failed", "interrupted", "cancelled"]
+ProgramStatus = Literal["running", "done", "failed", "interrupted", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """The run's facts; comes first, and again when a fact becomes known only later.
+
+    Attributes:
+        clock_s: the machine's monotonic clock at the run's start, the clock of the scheduler's
+            decisions, seconds.
+        engine: kind of the back end, e.g. "vllm".
+        model: name of the model.
+        replicas: how many replicas serve the run.
+        policy: name of the scheduling policy as given.
+    """
+
+    at_s: float = 0.0
+    clock_s: float
+    engine: str
+    model: str
+    replicas: int
+    policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramStarted:
+    """A run of a program begins; again for each later turn of the same program."""
+
+    at_s: float
+    program: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramEnded:
+    """The run of a program is over."""
+
+    at_s: float
+    program: str
+    status: ProgramEnd
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallStarted:
+    """A call begins; ``parents`` are its immediate predecessors as (id, edge kind)."""
+
+    at_s: float
+    program: str
+    call: str
+    kind: CallKind
+    name: str
+    node: str | None = None
+    parents: tuple[tuple[str, EdgeKind], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEnded:
+    """A call is over; the receipt is here when the engine has given it by then."""
+
+    at_s: float
+    call: str
+    status: CallEnd
+    error: str | None = None
+    receipt: Receipt | None = None
+    first_token_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiptArrived:
+    """The engine's receipt of a call, apart from the call's end (an aborted call's comes later)."""
+
+    at_s: float
+    call: str
+    receipt: Receipt
+
+
+Event = RunStarted | ProgramStarted | ProgramEnded | CallStarted | CallEnded | ReceiptArrived
+
+_NAMES: dict[type, str] = {
+    RunStarted: "run_started",
+    ProgramStarted: "program_started",
+    ProgramEnded: "program_ended",
+    CallStarted: "call_started",
+    CallEnded: "call_ended",
+    ReceiptArrived: "receipt_arrived",
+}
+_CLASSES: dict[str, type] = {name: event for event, name in _NAMES.items()}
+
+
+def event_to_wire(event: Event) -> dict[str, Any]:
+    """The event as plain JSON types, its kind under ``event``."""
+    wire: dict[str, Any] = {"event": _NAMES[type(event)]}
+    for name in event.__slots__:
+        wire[name] = getattr(event, name)
+    if wire.get("receipt") is not None:
+        wire["receipt"] = wire["receipt"].to_wire()
+    return wire
+
+
+def event_from_wire(wire: Mapping[str, Any]) -> Event:
+    """Inverse of :func:`event_to_wire`.
+
+    Raises:
+        KeyError, TypeError, ValueError: the mapping is no event.
+    """
+    values = dict(wire)
+    event = _CLASSES[values.pop("event")]
+    if values.get("receipt") is not None:
+        values["receipt"] = Receipt.from_wire(values["receipt"])
+    if "parents" in values:
+        values["parents"] = tuple((parent, kind) for parent, kind in values["parents"])
+    return event(**values)

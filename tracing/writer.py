@@ -1,0 +1,201 @@
+"""Trace files: events line by line while the run lasts, one document at its end.
+
+``FILE.part`` grows by one JSON line per event and is all that a crash leaves; :func:`rebuild` makes
+the document from it. :meth:`TraceWriter.close` puts the document in place of both, at once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any, TextIO
+
+from autellix.errors import TraceError
+
+from .events import Event, event_from_wire, event_to_wire
+from .record import RunRecord
+
+_log = logging.getLogger("autellix")
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class TraceWriter:
+    """Writes one trace; safe to use from any thread.
+
+    A disk that fills up does not disturb the run: appending stops with one logged warning, and
+    :meth:`close` says what is lost.
+
+    Attributes:
+        path: where the document will be.
+        part: where the events go meanwhile.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Check that the trace can be written and open ``FILE.part``.
+
+        What an earlier, crashed run left there is kept as ``FILE.part.old``.
+
+        Raises:
+            TraceError: the file cannot be written, or another run writes it now.
+        """
+        self.path = Path(path)
+        self.part = part_of(self.path)
+        self._lock = Lock()
+        self._broken = False
+        self._file: TextIO | None = _open_part(self.path, self.part)
+
+    def write(self, event: Event) -> None:
+        """Append one event; after :meth:`close` it is left out."""
+        line = _encode(event_to_wire(event)) + "\n"
+        with self._lock:
+            if self._file is None or self._broken:
+                return
+            try:
+                self._file.write(line)
+            except OSError as error:
+                self._broken = True
+                _log.warning(
+                    "trace: cannot append to %s (%s); the run goes on, its trace survives only if "
+                    "the document can be written at the end",
+                    self.part,
+                    error.strerror,
+                )
+
+    def close(self, document: Mapping[str, Any]) -> None:
+        """Put the document in place and remove ``FILE.part``; a second close does nothing.
+
+        Raises:
+            TraceError: the document cannot be written; ``FILE.part`` then stays.
+        """
+        with self._lock:
+            if self._file is None:
+                return
+            file, self._file = self._file, None
+        temporary = self.path.with_name(self.path.name + ".tmp")
+        try:
+            with temporary.open("w", encoding="utf-8") as out:
+                out.writelines(document_lines(document))
+                out.flush()
+                os.fsync(out.fileno())
+            temporary.replace(self.path)
+            self.part.unlink(missing_ok=True)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise TraceError(
+                f"the trace {self.path} cannot be written: {error.strerror}; free space or choose "
+                f"another place. What happened until then is in {self.part}."
+            ) from error
+        finally:
+            _close_quietly(file)
+
+    def abandon(self) -> None:
+        """Stop writing and leave ``FILE.part`` as it is."""
+        with self._lock:
+            file, self._file = self._file, None
+        if file is not None:
+            _close_quietly(file)
+
+
+def part_of(path: Path) -> Path:
+    """Where the events of a trace go while its run lasts."""
+    return path.with_name(path.name + ".part")
+
+
+def document_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """The document as JSON text with one program a line."""
+    head = {key: value for key, value in document.items() if key != "programs"}
+    yield _encode(head)[:-1] + ',"programs":['
+    separator = "\n"
+    for program in document["programs"]:
+        yield separator + _encode(program)
+        separator = ",\n"
+    yield "\n]}\n"
+
+
+def rebuild(part: str | Path) -> dict[str, Any]:
+    """The trace document from the events of ``FILE.part``, as :meth:`TraceWriter.close` had it.
+
+    A last line that a crash cut short is left out.
+
+    Raises:
+        TraceError: the file cannot be read, a line before the last is damaged, or the run's start
+            is missing.
+    """
+    path = Path(part)
+    record = RunRecord()
+    for event in _events(path):
+        record.apply(event)
+    try:
+        return record.document()
+    except TraceError as error:
+        raise TraceError(
+            f"{path} does not begin with a run's start; it is no trace of a run, or its beginning "
+            "is lost"
+        ) from error
+
+
+def _events(path: Path) -> Iterator[Event]:
+    damaged: int | None = None
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines, start=1):
+                if damaged is not None:
+                    raise TraceError(
+                        f"line {damaged} of {path} is no event of a trace; delete the line to read "
+                        "the rest"
+                    )
+                try:
+                    event = event_from_wire(json.loads(line))
+                except (ValueError, KeyError, TypeError, AttributeError):
+                    damaged = number
+                    continue
+                yield event
+    except OSError as error:
+        raise TraceError(
+            f"the trace {path} cannot be read: {error.strerror}; check the name and its permissions"
+        ) from error
+
+
+def _open_part(path: Path, part: Path) -> TextIO:
+    if path.is_dir():
+        raise TraceError(f"the trace {path} is a folder; name a file in it, e.g. {path}/trace.json")
+    if not path.parent.is_dir():
+        raise TraceError(
+            f"the trace {path} cannot be written: the folder {path.parent} does not exist; create "
+            "it or choose another place"
+        )
+    try:
+        # Append mode: the lock comes before anything of another run could be lost.
+        file = part.open("a", buffering=1, encoding="ascii")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise TraceError(
+                f"the trace {path} is being written by another run; choose another file"
+            ) from None
+        if part.stat().st_size == 0:
+            return file
+        old = part.with_name(part.name + ".old")
+        part.replace(old)
+        file.close()
+        _log.warning("trace: an earlier run did not end; its events are kept as %s", old)
+    except OSError as error:
+        raise TraceError(
+            f"the trace {path} cannot be written: {error.strerror}; check the permissions or "
+            "choose another place"
+        ) from error
+    return _open_part(path, part)
+
+
+def _close_quietly(file: TextIO) -> None:
+    """Close a file whose last bytes may not fit the disk: what counts has been reported."""
+    try:
+        file.close()
+    except OSError:
+        _log.debug("trace: the last events could not be flushed")
