@@ -52,7 +52,7 @@ test-slow: $(INSTALLED_DEV)  ## run the tests that take longer
 check: $(INSTALLED_DEV)  ## format, lint, types and layers, all clean
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python .ci/types.py
+	$(BIN)/python .ci/check_types.py
 	$(BIN)/python -m pytest -q tests/test_layers.py
 
 format: $(INSTALLED_DEV)  ## format the code and mend what the linter can
