@@ -54,6 +54,11 @@ class Target:
     module: str | None = None
     variable: str | None = None
 
+    @property
+    def place(self) -> str:
+        """The file or module as written, without the variable."""
+        return self.text.removesuffix(f":{self.variable}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -225,21 +230,20 @@ def _the_one(target: Target, module: ModuleType) -> tuple[str, Any]:
     if callable(main):
         return "main", main
     raise TargetError(
-        f"There is no program in {target.text}. It needs {_ACCEPTED}. "
+        f"There is no program in {target.place}. It needs {_ACCEPTED}. "
         "Without --input it runs as a plain script."
     )
 
 
 def _named(target: Target, module: ModuleType, name: str) -> Entry:
     if not hasattr(module, name):
-        place = target.text.rpartition(":")[0]
         known = [
             n for n, v in vars(module).items() if not n.startswith("_") and _may_run(v, module)
         ]
         near = get_close_matches(name, known, n=1)
-        hint = f"Did you mean {place}:{near[0]}? " if near else ""
+        hint = f"Did you mean {target.place}:{near[0]}? " if near else ""
         raise TargetError(
-            f"{place} has no {name!r}. {hint}"
+            f"{target.place} has no {name!r}. {hint}"
             + (f"It holds: {', '.join(known)}." if known else f"It needs {_ACCEPTED}.")
         )
     value = getattr(module, name)
@@ -258,7 +262,7 @@ def _entry(target: Target, name: str, value: Any, *, fallback_name: str) -> Entr
         return Entry(name=shown, kind="graph", call=value, is_async=True)
     if not callable(value) or inspect.isclass(value):
         raise TargetError(
-            f"{name} in {target.text} is a {type(value).__name__}, which cannot be run. "
+            f"{name} in {target.place} is of type {type(value).__name__}, which cannot be run. "
             f"It must be {_ACCEPTED}."
         )
     _check_function(target, name, value)
@@ -269,7 +273,7 @@ def _check_function(target: Target, name: str, function: Any) -> None:
     body = function if inspect.isroutine(function) else type(function).__call__
     if inspect.isasyncgenfunction(body) or inspect.isgeneratorfunction(body):
         raise TargetError(
-            f"{name}() in {target.text} yields its results; a program returns one. "
+            f"{name}() in {target.place} yields its results; a program returns one. "
             "Collect them and return them at the end."
         )
     try:
@@ -280,7 +284,7 @@ def _check_function(target: Target, name: str, function: Any) -> None:
         signature.bind(object())
     except TypeError:
         raise TargetError(
-            f"{name}{signature} in {target.text} cannot be called with one argument. With --input "
+            f"{name}{signature} in {target.place} cannot be called with one argument. With --input "
             "it is called with the input of each line: write "
             f"def {name}(input), or leave --input out to run the file as a plain script."
         ) from None
@@ -289,7 +293,7 @@ def _check_function(target: Target, name: str, function: Any) -> None:
 def _from_factory(target: Target, name: str, factory: Any) -> Any:
     if _is_async(factory) or inspect.isasyncgenfunction(factory):
         raise TargetError(
-            f"{name}() in {target.text} makes its graph asynchronously. "
+            f"{name}() in {target.place} makes its graph asynchronously. "
             "Make it a plain function that returns the graph."
         )
     arguments = [{}] if inspect.signature(factory).parameters else []
@@ -297,7 +301,7 @@ def _from_factory(target: Target, name: str, factory: Any) -> Any:
         made = factory(*arguments)
     if not any(_is_a(made, kind) for kind in (_GRAPHS, _BUILDERS, _RUNNABLES)):
         raise TargetError(
-            f"{name}() in {target.text} returned a {type(made).__name__}, not a graph. A factory "
+            f"{name}() in {target.place} returned {type(made).__name__}, not a graph. A factory "
             "returns a graph; a program takes one argument, its input."
         )
     return made
