@@ -83,8 +83,8 @@ class Receipt:
         wait_s: time in the engine's queues, preempted time included, seconds.
         levels: levels visited, in order, counted from 1.
         preemptions: how often the call lost its seat.
-        prompt_tokens, cached_tokens, output_tokens: lengths in tokens; ``cached_tokens`` is the part
-            of the prompt that was found in the KV cache when the call was first admitted.
+        prompt_tokens, cached_tokens, output_tokens: lengths in tokens; ``cached_tokens`` is the
+            part of the prompt that was found in the KV cache when the call was first admitted.
         replica: index of the replica that served it.
         decisions: the scheduler's decisions about the call, oldest first.
     """

@@ -1,0 +1,93 @@
+"""Every setting of the scheduler, in one frozen value that can travel as a plain dictionary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from autellix.errors import SettingsError
+
+from .policies import policy_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """How one replica schedules.
+
+    Attributes:
+        policy: what attained service means; a name that :func:`policy_named` knows.
+        levels: K, how many levels there are.
+        first_quantum_s: upper bound of the best level, seconds of service. None derives it as
+            ``quantum_steps`` typical engine steps and follows the engine when its steps change.
+        quantum_steps: engine steps that the best level's quantum lasts.
+        quantum_ratio: upper bound of a level / upper bound of the better one beside it.
+        expected_step_s: the typical step until enough steps are measured, seconds.
+        beta: a call waiting below the best level is promoted when its program's wait / service
+            reaches this. ``math.inf`` switches promotion off.
+        policy_interval: N, the policy runs every N engine steps.
+        preempt: whether running calls give way to better-placed waiting ones.
+        preempt_gap: levels by which a waiting call must be better placed than its victim.
+        min_run_steps: typical steps that a call keeps its seat before it can be a victim.
+        kept_decisions: the most decisions kept of one call; beyond, the middle ones are dropped.
+        replica: index of the replica, copied into receipts.
+
+    Raises:
+        SettingsError: a value is impossible, or :meth:`from_dict` was given an unknown name.
+    """
+
+    policy: str = "atlas"
+    levels: int = 8
+    first_quantum_s: float | None = None
+    quantum_steps: int = 32
+    quantum_ratio: float = 3.0
+    expected_step_s: float = 0.015
+    beta: float = 4.0
+    policy_interval: int = 8
+    preempt: bool = True
+    preempt_gap: int = 2
+    min_run_steps: int = 8
+    kept_decisions: int = 64
+    replica: int = 0
+
+    def __post_init__(self) -> None:
+        policy_named(self.policy)
+        self._at_least("levels", 1, "for plain first come, first served give policy 'fcfs'")
+        if self.first_quantum_s is not None:
+            self._above("first_quantum_s", 0, "give seconds, or None to derive it from the steps")
+        self._at_least("quantum_steps", 1, "32 is a good start")
+        self._above("quantum_ratio", 1, "3 is a good start; bounds must grow from level to level")
+        self._above("expected_step_s", 0, "0.015 fits most engines until steps are measured")
+        self._above("beta", 0, "4 is a good start; give infinity to switch promotion off")
+        self._at_least("policy_interval", 1, "1 runs the policy at every step, 8 is a good start")
+        self._at_least("preempt_gap", 1, "to switch preemption off give preempt=False")
+        self._at_least("min_run_steps", 0, "0 lets a call lose its seat at once")
+        self._at_least("kept_decisions", 2, "the first and the last decision are always kept")
+        self._at_least("replica", 0, "replicas count from 0")
+
+    def _at_least(self, name: str, low: int, remedy: str) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise SettingsError(f"{name} must be a whole number >= {low}, got {value!r}; {remedy}")
+
+    def _above(self, name: str, low: float, remedy: str) -> None:
+        value = getattr(self, name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or math.isnan(value) or value <= low:
+            raise SettingsError(f"{name} must be > {low}, got {value!r}; {remedy}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, for vLLM's ``additional_config``."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Inverse of :meth:`to_dict`; names left out take their defaults."""
+        known = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise SettingsError(
+                    f"the scheduler has no setting {name!r}; it has {', '.join(known)}"
+                )
+        return cls(**values)

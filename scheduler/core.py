@@ -1,0 +1,325 @@
+"""Algorithm 1 of the paper, but for the swap: a multilevel queue over programs' attained service.
+
+The rules, in the order of a call's life. Levels count from 0 here and from 1 in what is reported.
+
+1. A call arrives at the level that holds its ticket's attained service, behind those already there,
+   with that level's whole quantum.
+2. Calls run in the order of their rank: by level, and by entry into the level (first come, first
+   served). Losing the seat does not change the rank.
+3. Every N steps the policy runs (:meth:`Scheduler.tick`). A call that has used up its quantum goes
+   one level down, to the end, with the new level's whole quantum.
+4. A call below the best level whose program has waited too long, (W + w) / (T + t) >= beta, goes to
+   the end of the best level; its own w and t start again at 0 for this rule, so that a program's
+   calls tend to be promoted together. W and T are the finished calls of its program. A call in the
+   best level has nothing to gain and keeps its place.
+5. When seats or KV blocks are short, running calls give way to better-placed waiting ones.
+6. A call leaves with a receipt.
+
+Starvation bound: a call below the best level that waits is promoted, at the latest, in the first
+policy run after it has waited ``beta * (T + t) - (W + w)`` seconds more.
+
+The scheduler does no I/O and is told the time. What it costs per engine step does not depend on the
+number of live calls: calls are touched when something happens to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from .config import SchedulerConfig
+from .levels import Levels, TypicalStep
+from .live_call import LiveCall
+from .policies import policy_named
+from .promotion import Promotions, Starved
+from .service_clock import ServiceClock
+from .tickets import Receipt, Ticket
+from .victims import Capacity, Victim, choose_victims
+
+_LEVEL_SHIFT = 40
+
+
+class Scheduler:
+    """Places, charges, demotes, promotes and preempts the live calls of one replica.
+
+    Attributes:
+        config: the settings.
+        levels: bounds and quanta as they are now.
+        calls: live calls by key, oldest first.
+        running_by_level, waiting_by_level: how many calls have a seat and how many have none.
+        preemptions, promotions, demotions: totals since the start.
+    """
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.config = config
+        self.policy = policy_named(config.policy)
+        self._level_step_s = config.expected_step_s
+        self.levels = self._derive_levels()
+        self.calls: dict[str, LiveCall] = {}
+        self.running_by_level = [0] * len(self.levels.quanta)
+        self.waiting_by_level = [0] * len(self.levels.quanta)
+        self.preemptions = 0
+        self.promotions = 0
+        self.demotions = 0
+        self._typical = TypicalStep()
+        self._clock = ServiceClock()
+        self._promotions = Promotions(
+            config.beta, program_aware=self.policy.program_aware, clock=self._clock
+        )
+        self._entries = count()
+        self._unseated: list[LiveCall] = []
+
+    # What the engine tells.
+
+    def arrive(self, ticket: Ticket, now: float, *, key: str | None = None) -> LiveCall:
+        """A call enters the queue (rule 1).
+
+        Args:
+            ticket: came with the call.
+            now: seconds, on the clock that all methods are told.
+            key: unique among live calls; the ticket's call id if None.
+
+        Raises:
+            ValueError: a live call has that key.
+        """
+        key = ticket.call if key is None else key
+        if key in self.calls:
+            raise ValueError(f"call {key!r} is live already; give every call its own id")
+        program = self._promotions.program(ticket)
+        call = LiveCall(ticket, key, program, now, self.config.kept_decisions)
+        self.calls[key] = program.calls[key] = call
+        level = self.levels.of(ticket.attained_s) if self.policy.multilevel else 0
+        self._enter(call, level)
+        self.waiting_by_level[level] += 1
+        call.log(now, "arrival", f"attained {ticket.attained_s:.3g} s")
+        if level:
+            self._promotions.review(call, now)
+        return call
+
+    def dispatch(
+        self, joining: Sequence[LiveCall], dropping: Sequence[LiveCall], now: float
+    ) -> None:
+        """A step goes out whose batch is the one before, plus ``joining``, minus ``dropping``.
+
+        Calls that have left must be among ``dropping`` of the first step without them.
+        """
+        for call in joining:
+            if not call.seated:
+                self._seat(call, now)
+        self._clock.dispatch(joining, dropping, now)
+        if self._unseated:
+            for call in self._unseated:
+                if call.in_batch and not call.seated and not call.gone:
+                    # Lost its seat and got it back between two steps, without missing one.
+                    self._seat(call, now)
+            self._unseated.clear()
+
+    def charge(self, now: float) -> float:
+        """The oldest step in flight has given its output; its duration, seconds.
+
+        The step lasts from the later of (its dispatch, the previous step's output) to ``now`` and
+        is charged to the calls that are in it and still live.
+        """
+        step_s = self._clock.charge(now)
+        if step_s:
+            self._typical.add(step_s)
+        return step_s
+
+    def preempt(self, call: LiveCall, now: float, reason: str) -> None:
+        """A call loses its seat and waits again, in its place (rule 2)."""
+        if not call.seated:
+            raise ValueError(f"call {call.key!r} has no seat to lose; preempt running calls only")
+        call.seated = False
+        call.waiting_since_s = now
+        call.preemptions += 1
+        self.preemptions += 1
+        self.running_by_level[call.level] -= 1
+        self.waiting_by_level[call.level] += 1
+        self._unseated.append(call)
+        call.log(now, "preemption", reason)
+        self._promotions.review(call, now)
+
+    def leave(
+        self,
+        call: LiveCall,
+        now: float,
+        *,
+        reason: str = "finished",
+        prompt_tokens: int = 0,
+        cached_tokens: int = 0,
+        output_tokens: int = 0,
+    ) -> Receipt:
+        """A call has ended, one way or the other (rule 6).
+
+        Args:
+            reason: how it ended, in a word or two.
+            prompt_tokens, cached_tokens, output_tokens: for the receipt.
+
+        Raises:
+            ValueError: it has left before.
+        """
+        if call.gone:
+            raise ValueError(f"call {call.key!r} has left already; its receipt was given then")
+        wait_s = self.wait(call, now)
+        service_s = self._clock.remove(call)
+        call.gone = True
+        by_level = self.running_by_level if call.seated else self.waiting_by_level
+        by_level[call.level] -= 1
+        del self.calls[call.key]
+        call.log(now, "leave", reason)
+        self._promotions.leave(call, wait_s, service_s, now)
+        return call.receipt(
+            service_s=service_s,
+            wait_s=wait_s,
+            replica=self.config.replica,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            output_tokens=output_tokens,
+        )
+
+    # What the policy does.
+
+    def tick(self, now: float) -> list[LiveCall]:
+        """Run the policy (rules 3 and 4); call it every ``policy_interval`` steps.
+
+        Returns:
+            The calls whose rank is another one now.
+        """
+        if not self.policy.multilevel:
+            return []
+        if self.config.first_quantum_s is None and self._typical.has_left(self._level_step_s):
+            # Live calls keep the level and the quantum they have; later moves use the new ones.
+            self._level_step_s = self._typical.step_s
+            self.levels = self._derive_levels()
+        moved = self._clock.due()
+        for call in moved:
+            self._demote(call, now)
+        for starved in self._promotions.due(now):
+            self._promote(starved, now)
+            moved.append(starved.call)
+        return moved
+
+    def victims(self, capacity: Capacity, now: float) -> list[Victim]:
+        """The running calls that should give way now (rule 5); tell :meth:`preempt` of each.
+
+        A call that has just got its seat is left alone for a while, so that nobody loses more to
+        starting over than it gains.
+        """
+        config = self.config
+        if not config.preempt or not self.policy.multilevel:
+            return []
+        best = next((i for i, n in enumerate(self.waiting_by_level) if n), None)
+        if best is None:
+            return []
+        floor = best + config.preempt_gap
+        if not any(self.running_by_level[floor:]):
+            return []
+        worst = max(i for i, n in enumerate(self.running_by_level) if n)
+        least_s = config.min_run_steps * self.typical_step_s
+        waiting: list[LiveCall] = []
+        running: list[LiveCall] = []
+        for call in self.calls.values():
+            if not call.seated:
+                if call.level <= worst - config.preempt_gap and capacity.may_start(call):
+                    waiting.append(call)
+            elif (
+                call.level >= floor
+                and self._clock.service(call) - call.seat_service_s >= least_s
+                and capacity.may_stop(call)
+            ):
+                running.append(call)
+        if not running:
+            return []
+        waiting.sort(key=self.rank)
+        return choose_victims(waiting, running, capacity, config.preempt_gap)
+
+    # What can be read.
+
+    def rank(self, call: LiveCall) -> int:
+        """Place of the call among all: smaller runs first (rule 2)."""
+        return call.rank
+
+    def service(self, call: LiveCall) -> float:
+        """t(c): steps charged to the call so far, seconds."""
+        return self._clock.service(call)
+
+    def wait(self, call: LiveCall, now: float) -> float:
+        """w(c): time without a seat so far, seconds."""
+        return self._clock.wait(call, now)
+
+    @property
+    def typical_step_s(self) -> float:
+        """Median step as measured, seconds; the expected one before there is a measurement."""
+        return self._typical.step_s or self.config.expected_step_s
+
+    @property
+    def measured_step_s(self) -> float:
+        """Median step as measured, seconds; 0 before there is a measurement."""
+        return self._typical.step_s
+
+    def check(self) -> None:
+        """Assert what must hold between any two calls of the other methods."""
+        running = [0] * len(self.levels.quanta)
+        waiting = [0] * len(self.levels.quanta)
+        for key, call in self.calls.items():
+            assert call.key == key and not call.gone, call
+            assert call.program.calls[key] is call, call
+            assert call.rank >> _LEVEL_SHIFT == call.level, call
+            assert call.levels[-1] == call.level + 1, call
+            assert call.started or not call.seated, call
+            assert self.service(call) >= -1e-9, call
+            (running if call.seated else waiting)[call.level] += 1
+        assert running == self.running_by_level, (running, self.running_by_level)
+        assert waiting == self.waiting_by_level, (waiting, self.waiting_by_level)
+        ranks = {call.rank for call in self.calls.values()}
+        assert len(ranks) == len(self.calls), "two calls have one rank"
+        live = sum(len(program.calls) for program in self._promotions.programs.values())
+        assert live == len(self.calls), "a program was forgotten or kept too long"
+        assert all(program.calls for program in self._promotions.programs.values())
+
+    # How it is done.
+
+    def _derive_levels(self) -> Levels:
+        if not self.policy.multilevel:
+            return Levels(())
+        return Levels.derive(self.config, self._level_step_s)
+
+    def _enter(self, call: LiveCall, level: int) -> None:
+        """Put the call at the end of a level, with that level's whole quantum."""
+        call.level = level
+        call.rank = (level << _LEVEL_SHIFT) + next(self._entries)
+        call.levels.append(level + 1)
+        self._clock.grant(call, self.levels.quanta[level])
+
+    def _move(self, call: LiveCall, level: int) -> None:
+        by_level = self.running_by_level if call.seated else self.waiting_by_level
+        by_level[call.level] -= 1
+        by_level[level] += 1
+        self._enter(call, level)
+
+    def _seat(self, call: LiveCall, now: float) -> None:
+        before_s = call.waited_s
+        if not self._clock.in_flight(call):
+            call.waited_s = self.wait(call, now)
+        call.seated = True
+        call.seat_service_s = self._clock.service(call)
+        self.waiting_by_level[call.level] -= 1
+        self.running_by_level[call.level] += 1
+        reason = f"waited {call.waited_s - before_s:.3g} s"
+        call.log(now, "resume" if call.started else "dispatch", reason)
+        call.started = True
+
+    def _demote(self, call: LiveCall, now: float) -> None:
+        used_up_s = call.quantum_s
+        self._move(call, call.level + 1)
+        self.demotions += 1
+        call.log(now, "demotion", f"quantum of {used_up_s:.3g} s used up")
+        self._promotions.review(call, now)
+
+    def _promote(self, starved: Starved, now: float) -> None:
+        call = starved.call
+        self._promotions.restart(call, now)
+        self._move(call, 0)
+        self.promotions += 1
+        reason = f"program waited {starved.wait_s:.3g} s for {starved.service_s:.3g} s of service"
+        call.log(now, "promotion", reason)

@@ -1,0 +1,202 @@
+"""The process table: one entry a program, in the process that coordinates the replicas.
+
+Section 4.2.1 of the paper lists the fields. The table is told the time; it is not thread-safe, its
+owner calls it from one thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from .policies import Policy
+from .tickets import Receipt, Ticket
+
+
+@dataclass(slots=True, kw_only=True)
+class ActiveCall:
+    """A thread of a program: one call that has not ended.
+
+    Attributes:
+        attained_s: length of the chain that leads to the call, seconds.
+        replica: index of the replica that serves it; None before it is placed.
+        wait_s, service_s: as last reported while it runs, seconds.
+    """
+
+    call: str
+    arrived_s: float
+    attained_s: float
+    replica: int | None = None
+    wait_s: float = 0.0
+    service_s: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class ProgramEntry:
+    """What is known of a program that has not ended. Times are on the clock the table is told.
+
+    Attributes:
+        opened_s: start of the program.
+        service_s: sum of the service of its finished calls, seconds.
+        critical_path_s: service along the longest chain of calls seen, seconds.
+        wait_s: sum of the wait of its finished calls, seconds.
+        owed_wait_s: the part of it that no promotion has paid for yet; see :meth:`settle`.
+        active: its unfinished calls by id.
+        replicas: how many unfinished calls each replica has.
+        last_arrival_s: arrival of the newest call; None before the first.
+        last_completion_s: end of the last call; None before the first.
+        finished_calls: how many calls have ended.
+        output_tokens: tokens that its finished calls generated.
+    """
+
+    program: str
+    opened_s: float
+    service_s: float = 0.0
+    critical_path_s: float = 0.0
+    wait_s: float = 0.0
+    owed_wait_s: float = 0.0
+    active: dict[str, ActiveCall] = field(default_factory=dict)
+    replicas: Counter[int] = field(default_factory=Counter)
+    last_arrival_s: float | None = None
+    last_completion_s: float | None = None
+    finished_calls: int = 0
+    output_tokens: int = 0
+
+    def settle(self, receipt: Receipt, chain_s: float) -> None:
+        """Book a finished call whose chain of parents took ``chain_s`` seconds.
+
+        The wait that a promotion paid for no longer counts towards the next one: were it kept, an
+        overloaded engine would promote every later call of the program at once, and the levels
+        would turn into first come, first served.
+        """
+        promoted = any(later < sooner for sooner, later in pairwise(receipt.levels))
+        self.service_s += receipt.service_s
+        self.critical_path_s = max(self.critical_path_s, chain_s + receipt.service_s)
+        self.wait_s += receipt.wait_s
+        self.owed_wait_s = 0.0 if promoted else self.owed_wait_s + receipt.wait_s
+        self.output_tokens += receipt.output_tokens
+
+
+class ProcessTable:
+    """All running programs, and the tickets of their calls.
+
+    Args:
+        policy: turns a program's history into the attained service of its next call.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.programs: dict[str, ProgramEntry] = {}
+        self._program_of: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.programs)
+
+    def open(self, program: str, now: float) -> ProgramEntry:
+        """The program's entry, made if there is none: a program may come back for another turn."""
+        entry = self.programs.get(program)
+        if entry is None:
+            entry = self.programs[program] = ProgramEntry(program=program, opened_s=now)
+        return entry
+
+    def call_started(
+        self,
+        program: str,
+        call: str,
+        now: float,
+        *,
+        chain_s: float | None = None,
+        prompt_tokens: int = 0,
+    ) -> Ticket:
+        """A call begins; its ticket.
+
+        Opens the program if need be: a call over plain HTTP has nobody who did.
+
+        Args:
+            chain_s: max over the call's parents k of p(k) + t(k) where the DAG is known, seconds.
+            prompt_tokens: length of the prompt; 0 while it is not tokenised.
+
+        Raises:
+            ValueError: a call of that id is active: two calls would share one receipt.
+        """
+        if call in self._program_of:
+            raise ValueError(f"call {call!r} has already started; give every call its own id")
+        entry = self.open(program, now)
+        inherited = entry.critical_path_s if chain_s is None else chain_s
+        entry.active[call] = ActiveCall(call=call, arrived_s=now, attained_s=inherited)
+        entry.last_arrival_s = now
+        self._program_of[call] = program
+        return Ticket(
+            program=program,
+            call=call,
+            attained_s=self.policy.attained(entry, chain_s),
+            program_service_s=entry.service_s,
+            program_wait_s=entry.owed_wait_s,
+            prompt_tokens=prompt_tokens,
+        )
+
+    def call_placed(self, call: str, replica: int) -> None:
+        """The balancer has given an active call to a replica; again when it moves."""
+        entry, active = self._active(call)
+        if active.replica is not None:
+            self._release(entry, active.replica)
+        active.replica = replica
+        entry.replicas[replica] += 1
+
+    def call_progressed(self, call: str, *, service_s: float, wait_s: float) -> None:
+        """What an active call has taken so far, seconds."""
+        _, active = self._active(call)
+        active.service_s, active.wait_s = service_s, wait_s
+
+    def call_ended(self, call: str, now: float, receipt: Receipt | None) -> bool:
+        """A call is over; False if it is not active, as when it ended before.
+
+        Args:
+            receipt: what it cost; None where the engine could not say (it died).
+        """
+        program = self._program_of.pop(call, None)
+        if program is None:
+            return False
+        entry = self.programs[program]
+        active = entry.active.pop(call)
+        if active.replica is not None:
+            self._release(entry, active.replica)
+        entry.last_completion_s = now
+        entry.finished_calls += 1
+        if receipt is not None:
+            entry.settle(receipt, active.attained_s)
+        return True
+
+    def close(self, program: str) -> ProgramEntry | None:
+        """The program has ended: frees its entry and forgets its active calls; None if unknown."""
+        entry = self.programs.pop(program, None)
+        for call in entry.active if entry else ():
+            del self._program_of[call]
+        return entry
+
+    def stale(self, now: float, older_than_s: float) -> list[ProgramEntry]:
+        """Programs without an active call in which nothing has happened for that long."""
+        return [
+            entry
+            for entry in self.programs.values()
+            if not entry.active and now - self._last_sign(entry) > older_than_s
+        ]
+
+    @staticmethod
+    def _last_sign(entry: ProgramEntry) -> float:
+        signs = (entry.opened_s, entry.last_arrival_s, entry.last_completion_s)
+        return max(sign for sign in signs if sign is not None)
+
+    def _active(self, call: str) -> tuple[ProgramEntry, ActiveCall]:
+        program = self._program_of.get(call)
+        if program is None:
+            raise KeyError(f"call {call!r} is not active; start it before it is placed")
+        entry = self.programs[program]
+        return entry, entry.active[call]
+
+    @staticmethod
+    def _release(entry: ProgramEntry, replica: int) -> None:
+        entry.replicas[replica] -= 1
+        if not entry.replicas[replica]:
+            del entry.replicas[replica]

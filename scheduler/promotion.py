@@ -1,0 +1,136 @@
+"""Anti-starvation: which calls have waited too long for what their program has got.
+
+A call qualifies when (W + w) / (T + t) >= beta: W and T are the wait and the service of its
+program's finished calls, w and t its own since it was promoted last.
+
+Nobody looks at every call. Waiting brings a call nearer to promotion at a known rate, so the moment
+at which it qualifies is known when it begins to wait, and a heap keeps these moments. Running moves
+it away again. A call whose moment turns out to be too early is given a later one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import count
+
+from .live_call import LiveCall, ProgramTotals
+from .service_clock import ServiceClock
+from .tickets import Ticket
+
+_LEAST_SWEEP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """A call that qualifies, with W + w and T + t, seconds."""
+
+    call: LiveCall
+    wait_s: float
+    service_s: float
+
+
+class Promotions:
+    """Watches the calls below the best level.
+
+    Args:
+        beta: the ratio; infinite for never.
+        program_aware: whether W and T count, or w and t alone.
+        clock: measures w and t.
+    """
+
+    def __init__(self, beta: float, *, program_aware: bool, clock: ServiceClock) -> None:
+        self.programs: dict[str, ProgramTotals] = {}
+        self._beta = beta
+        self._program_aware = program_aware
+        self._clock = clock
+        self._order = count()
+        self._reviews: list[tuple[float, int, LiveCall]] = []
+        self._sweep_at = _LEAST_SWEEP
+
+    def program(self, ticket: Ticket) -> ProgramTotals:
+        """The totals that the ticket's call shares with its siblings; add the call to them."""
+        program = self.programs.get(ticket.program)
+        if program is None:
+            program = self.programs[ticket.program] = ProgramTotals()
+        # A ticket may not know yet what ended here, nor do we know what ended elsewhere.
+        program.service_s = max(program.service_s, ticket.program_service_s)
+        program.wait_s = max(program.wait_s, ticket.program_wait_s)
+        return program
+
+    def review(self, call: LiveCall, now: float) -> None:
+        """Set when the call is to be looked at next; tell it of every change of level or seat."""
+        if not call.level or self._beta == math.inf:
+            call.promotion_due_s = math.inf
+            return
+        wait_s, service_s = self._sums(call, now)
+        lack_s = self._beta * service_s - wait_s
+        if call.seated and lack_s > 0:
+            call.promotion_due_s = math.inf
+            return
+        call.promotion_due_s = due = now + max(lack_s, 0.0)
+        reviews = self._reviews
+        heappush(reviews, (due, next(self._order), call))
+        if len(reviews) > self._sweep_at:
+            self._sweep()
+
+    def due(self, now: float) -> list[Starved]:
+        """The calls that qualify now, in the order in which they came to."""
+        reviews = self._reviews
+        if not reviews or reviews[0][0] > now:
+            return []
+        looked_at: list[LiveCall] = []
+        while reviews and reviews[0][0] <= now:
+            at, _, call = heappop(reviews)
+            if call.promotion_due_s == at:
+                call.promotion_due_s = math.inf
+                looked_at.append(call)
+        starved: list[Starved] = []
+        for call in looked_at:
+            wait_s, service_s = self._sums(call, now)
+            if wait_s > 0 and wait_s >= self._beta * service_s:
+                starved.append(Starved(call, wait_s, service_s))
+            else:
+                self.review(call, now)
+        return starved
+
+    def restart(self, call: LiveCall, now: float) -> None:
+        """The call is promoted: its own w and t start again at 0 for the rule."""
+        call.rule_wait_s = self._clock.wait(call, now)
+        call.rule_service_s = self._clock.service(call)
+
+    def leave(self, call: LiveCall, wait_s: float, service_s: float, now: float) -> None:
+        """The call has ended: what it took counts for its siblings at once.
+
+        Args:
+            wait_s: all its wait, seconds; the part that a promotion paid for is left out.
+            service_s: all its service, seconds.
+        """
+        call.promotion_due_s = math.inf
+        program = call.program
+        del program.calls[call.key]
+        if not program.calls:
+            del self.programs[call.ticket.program]
+            return
+        unpaid_s = wait_s - call.rule_wait_s
+        program.wait_s += unpaid_s
+        program.service_s += service_s
+        if self._program_aware and unpaid_s > self._beta * service_s:
+            # Only then do siblings qualify sooner than thought; if later, they are found out.
+            for sibling in program.calls.values():
+                self.review(sibling, now)
+
+    def _sums(self, call: LiveCall, now: float) -> tuple[float, float]:
+        wait_s = self._clock.wait(call, now) - call.rule_wait_s
+        service_s = self._clock.service(call) - call.rule_service_s
+        if self._program_aware:
+            wait_s += call.program.wait_s
+            service_s += call.program.service_s
+        return wait_s, service_s
+
+    def _sweep(self) -> None:
+        """Throw out entries that a later review has replaced."""
+        self._reviews = [entry for entry in self._reviews if entry[2].promotion_due_s == entry[0]]
+        heapify(self._reviews)
+        self._sweep_at = max(_LEAST_SWEEP, 2 * len(self._reviews))

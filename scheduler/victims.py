@@ -1,0 +1,106 @@
+"""Which running calls give way to better-placed waiting ones when the engine is full.
+
+1. Waiting calls are taken best first, as the engine will; the first that cannot be fitted ends the
+   search, since the engine stops there too.
+2. A victim stands at least a gap of levels below the call it makes room for.
+3. Worst level first; in a level, least lost work first.
+4. Nobody loses a seat in vain: victims that the waiting call can do without keep theirs, and when
+   all of them together are not enough, none is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from .live_call import LiveCall
+
+
+class Capacity(Protocol):
+    """What the engine has free now, and what calls need and hold."""
+
+    @property
+    def free_seats(self) -> int:
+        """Calls that could be seated now."""
+        ...
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that are free now."""
+        ...
+
+    def may_start(self, call: LiveCall) -> bool:
+        """Whether a waiting call could run if there were room."""
+        ...
+
+    def may_stop(self, call: LiveCall) -> bool:
+        """Whether a running call may lose its seat."""
+        ...
+
+    def blocks_needed(self, call: LiveCall) -> int:
+        """Free KV blocks that a waiting call takes when it is seated."""
+        ...
+
+    def blocks_freed(self, call: LiveCall) -> int:
+        """KV blocks that are free at once when a running call stops."""
+        ...
+
+    def lost_work(self, call: LiveCall) -> float:
+        """What stopping a running call throws away, in any unit."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """A running call that is to stop.
+
+    Attributes:
+        call: the one that stops.
+        beneficiary: the waiting call it makes room for.
+        reason: why, in a few words.
+    """
+
+    call: LiveCall
+    beneficiary: LiveCall
+    reason: str
+
+
+def choose_victims(
+    waiting: Iterable[LiveCall], running: Iterable[LiveCall], capacity: Capacity, gap: int
+) -> list[Victim]:
+    """The running calls to stop now.
+
+    Args:
+        waiting: calls that may start, best first.
+        running: calls that may stop, in any order.
+        capacity: the engine's.
+        gap: levels between a victim and the call it makes room for, at least.
+    """
+    # A stack: its top is the next victim.
+    standing = sorted(running, key=lambda c: (c.level, -capacity.lost_work(c), c.rank))
+    seats, blocks = capacity.free_seats, capacity.free_blocks
+    victims: list[Victim] = []
+    for call in waiting:
+        need = capacity.blocks_needed(call)
+        lacks = "seats full" if seats < 1 else "KV cache full"
+        chosen: list[tuple[LiveCall, int]] = []
+        while seats < 1 or blocks < need:
+            if not standing or standing[-1].level - call.level < gap:
+                return victims
+            victim = standing.pop()
+            freed = capacity.blocks_freed(victim)
+            chosen.append((victim, freed))
+            seats += 1
+            blocks += freed
+        for entry in reversed(chosen[:-1]):
+            if seats > 1 and blocks - entry[1] >= need:
+                seats -= 1
+                blocks -= entry[1]
+                chosen.remove(entry)
+                standing.append(entry[0])
+        seats -= 1
+        blocks -= need
+        reason = f"for call {call.ticket.call} at level {call.level + 1}: {lacks}"
+        victims += [Victim(call=v, beneficiary=call, reason=reason) for v, _ in chosen]
+    return victims

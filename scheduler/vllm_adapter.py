@@ -1,0 +1,421 @@
+"""vLLM runs programs' calls in our order: the one file of this room that touches vLLM.
+
+Given to vLLM as ``scheduler_cls="autellix.scheduler.vllm_adapter.ProgramScheduler"``, with
+``scheduling_policy="priority"`` and the settings (``SchedulerConfig.to_dict()``) under "autellix" in
+``additional_config``.
+
+A request's life here:
+
+1. ``add_request``: its ticket (in ``sampling_params.extra_args``) enters the core, and the core's
+   rank becomes its priority, by which vLLM orders what waits.
+2. ``schedule``: at every N-th step the policy moves ranks and stops victims, before vLLM looks at
+   its queues and never while it does. Victims are hidden from vLLM for that step: it cannot stop
+   and resume a request in one.
+3. vLLM fills the seats from its waiting queue at every step, so a finished call's seat is taken at
+   once. Who is in the step is read from its output, and only changes are passed on.
+4. ``update_from_output``: the step's duration is charged before vLLM looks at the tokens, so that a
+   receipt has the last step in it. The same holds with steps in flight (async scheduling): vLLM
+   gives outputs in the order of dispatch.
+5. ``_free_request``: however a request ends, it passes here. Its receipt goes with its last output,
+   as ``kv_transfer_params["autellix"]``. Where no output is delivered (an abort), the front asks
+   for it: ``call_utility_async("autellix_receipt", call_id)``.
+
+A request with ``n > 1`` reaches the scheduler as n requests with one ticket. Each has its own place
+and meters; the receipt on each one's last output is that of the call so far, so the last one to
+finish brings the whole: meters of the request that took longest, output tokens and preemptions of
+all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any
+
+import vllm
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
+from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from autellix.errors import SettingsError, VersionError
+
+from .config import SchedulerConfig
+from .core import Scheduler
+from .live_call import LiveCall
+from .tickets import Receipt, Ticket
+from .victims import Victim
+
+TESTED_VERSIONS = "0.32.*"
+RECEIPT_KEY = "autellix"
+_KEPT_RECEIPTS = 1024
+
+# Private or undocumented names that this file uses: what a class offers, and what its instances get.
+_OFFERED: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (
+        AsyncScheduler,
+        (
+            "_free_request",
+            "_is_blocked_waiting_status",
+            "_preempt_request",
+            "_request_remaining_blocks",
+            "add_request",
+            "schedule",
+            "update_from_output",
+        ),
+    ),
+    (KVCacheManager, ("get_blocks", "get_computed_blocks", "usage")),
+    (RequestQueue, ("prepend_request", "remove_requests")),
+)
+_HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (
+        VllmScheduler,
+        (
+            "_inflight_prefills",
+            "current_step",
+            "kv_cache_manager",
+            "kv_holding_waiting",
+            "max_num_active_reqs",
+            "num_waiting_for_streaming_input",
+            "requests",
+            "requires_kv_delivery",
+            "running",
+            "waiting",
+        ),
+    ),
+    (KVCacheManager, ("block_pool", "watermark_blocks")),
+    (
+        Request,
+        (
+            "drop_stale_output",
+            "is_prefill_chunk",
+            "num_computed_tokens",
+            "num_stale_output_tokens",
+            "priority",
+        ),
+    ),
+)
+
+
+def _require_names() -> None:
+    missing = [
+        f"{c.__name__}.{name}" for c, names in _OFFERED for name in names if name not in dir(c)
+    ]
+    for owner, names in _HELD:
+        set_there = owner.__init__.__code__.co_names
+        missing += [f"{owner.__name__}.{name}" for name in names if name not in set_there]
+    if missing:
+        raise VersionError(
+            f"vLLM {vllm.__version__} has no {', '.join(missing)}, which program-aware scheduling "
+            f"needs; it was tested with vLLM {TESTED_VERSIONS}: install one of these"
+        )
+
+
+_require_names()
+
+
+class ProgramScheduler(AsyncScheduler):
+    """vLLM's scheduler with program-aware order and preemption.
+
+    Attributes:
+        core: the algorithm.
+        now: the clock, seconds; a test may put its own here.
+
+    Raises:
+        SettingsError: vLLM's ``scheduling_policy`` is not "priority", or a setting is impossible.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.policy != SchedulingPolicy.PRIORITY:
+            raise SettingsError(
+                f"scheduling_policy must be 'priority' for program-aware scheduling, got "
+                f"{self.policy.value!r}; start the engine with scheduling_policy='priority'"
+            )
+        extra = self.vllm_config.additional_config
+        settings = extra.get(RECEIPT_KEY, {}) if isinstance(extra, dict) else {}
+        config = SchedulerConfig.from_dict(settings)
+        self.core = Scheduler(config)
+        self.now = time.monotonic
+        self._room = _Room(self)
+        self._interval = config.policy_interval if self.core.policy.multilevel else 0
+        self._last_ran: dict[str, int] = {}
+        self._batch: dict[str, LiveCall] = {}
+        self._dropped: list[LiveCall] = []
+        self._cached_tokens: dict[str, int] = {}
+        self._requests_of: dict[str, int] = {}
+        self._parts: dict[str, Receipt] = {}
+        self._updating = False
+        self._leaving: dict[str, Receipt] = {}
+        self._receipts: OrderedDict[str, Receipt] = OrderedDict()
+
+    # Hooks into vLLM.
+
+    def add_request(self, request: Request) -> None:
+        """A request arrives, or a streamed session goes on (then it is known already)."""
+        request_id = request.request_id
+        if request_id not in self.requests:
+            call = self.core.arrive(_ticket_of(request), self.now(), key=request_id)
+            request.priority = call.rank
+            call_id = call.ticket.call
+            self._requests_of[call_id] = self._requests_of.get(call_id, 0) + 1
+            if request_id in self._last_ran:
+                self._forget_namesake(request_id)
+        super().add_request(request)
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """Run the policy when its turn has come, then let vLLM make the step."""
+        hidden: list[Request] = []
+        if self._interval and self.current_step % self._interval == 0:
+            hidden = self._run_policy(self.now())
+        try:
+            output = super().schedule(throttle_prefills)
+        finally:
+            for request in hidden:
+                self.waiting.prepend_request(request)
+        ran, last = output.num_scheduled_tokens, self._last_ran
+        if ran.keys() == last.keys() and not self._dropped:
+            self.core.dispatch((), (), self.now())
+        else:
+            self._dispatch_changed(ran, last)
+        self._last_ran = ran
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Charge the step, let vLLM take the tokens, and give the receipts to what finished."""
+        self.core.charge(self.now())
+        self._updating = True
+        try:
+            outputs = super().update_from_output(scheduler_output, model_runner_output)
+        finally:
+            self._updating = False
+        if self._leaving:
+            for batch in outputs.values():
+                for output in batch.outputs:
+                    if output.finish_reason is not None:
+                        self._attach_receipt(output)
+            self._leaving.clear()
+        return outputs
+
+    def _preempt_request(
+        self, request: Request, timestamp: float, drop_stale_output: bool = False
+    ) -> None:
+        """A request loses its seat: by us, or by vLLM when a running one finds no KV block."""
+        call = self.core.calls.get(request.request_id)
+        if call is not None and call.seated:
+            self.core.preempt(call, self.now(), "KV cache full")
+        super()._preempt_request(request, timestamp, drop_stale_output)
+
+    def _free_request(
+        self, request: Request, delay_free_blocks: bool = False
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """A request has ended, one way or the other."""
+        call = self.core.calls.get(request.request_id)
+        if call is not None:
+            self._leave(call, request)
+        return super()._free_request(request, delay_free_blocks)
+
+    # What the front asks for.
+
+    def autellix_receipt(self, call_id: str) -> dict[str, Any] | None:
+        """The receipt, as plain types, of one of the last calls that ended; None for others."""
+        receipt = self._receipts.get(call_id)
+        return None if receipt is None else receipt.to_wire()
+
+    def autellix_stats(self) -> dict[str, Any]:
+        """The replica's state now; the names are those of the runtime's ``EngineStats``."""
+        core = self.core
+        return {
+            "running": sum(core.running_by_level),
+            "waiting": sum(core.waiting_by_level),
+            "running_by_level": list(core.running_by_level),
+            "waiting_by_level": list(core.waiting_by_level),
+            "call_levels": {c.ticket.call: c.level + 1 for c in core.calls.values()},
+            "kv_usage": self.kv_cache_manager.usage,
+            "seats": self.max_num_active_reqs,
+            "step_s": core.measured_step_s,
+            "preemptions": core.preemptions,
+            "promotions": core.promotions,
+            "demotions": core.demotions,
+        }
+
+    # How it is done.
+
+    def _run_policy(self, now: float) -> list[Request]:
+        """Move ranks and stop victims; the victims, which vLLM must not see in this step."""
+        moved = self.core.tick(now)
+        requests = self.requests
+        for call in moved:
+            requests[call.key].priority = call.rank
+        victims: list[Request] = []
+        if self.pause_state == PauseState.UNPAUSED:
+            victims = [self._stop(v, now) for v in self.core.victims(self._room, now)]
+        if victims or any(not call.seated for call in moved):
+            # Also puts the queue into the order of the new ranks.
+            self.waiting.remove_requests(set(victims))
+            self.kv_holding_waiting.remove_requests(())
+        self._sort_running()
+        return victims
+
+    def _stop(self, victim: Victim, now: float) -> Request:
+        request = self.requests[victim.call.key]
+        self.core.preempt(victim.call, now, victim.reason)
+        self.running.remove(request)
+        self._preempt_request(request, now, self.requires_kv_delivery)
+        return request
+
+    def _sort_running(self) -> None:
+        """Best first, so that the one whom vLLM stops for want of KV blocks is the last.
+
+        Prefills go behind all others, as vLLM has it: a long prompt in front would take the whole
+        token budget, and the others would lose their step for nothing.
+        """
+        self.running.sort(key=attrgetter("priority"))
+        if self._inflight_prefills:
+            self.running.sort(key=attrgetter("is_prefill_chunk"))
+
+    def _dispatch_changed(self, ran: dict[str, int], last: dict[str, int]) -> None:
+        batch, calls = self._batch, self.core.calls
+        dropping = self._dropped
+        self._dropped = []
+        dropping += [batch.pop(request_id) for request_id in last if request_id not in ran]
+        joining: list[LiveCall] = []
+        for request_id, tokens in ran.items():
+            if request_id not in last:
+                batch[request_id] = call = calls[request_id]
+                joining.append(call)
+                if not call.started:
+                    # vLLM has counted this step's tokens as computed by now.
+                    computed = self.requests[request_id].num_computed_tokens
+                    self._cached_tokens[request_id] = computed - tokens
+        self.core.dispatch(joining, dropping, self.now())
+
+    def _forget_namesake(self, request_id: str) -> None:
+        """A request that was in the last step has ended, and a new one has its id."""
+        self._last_ran = {key: n for key, n in self._last_ran.items() if key != request_id}
+        self._dropped.append(self._batch.pop(request_id))
+
+    def _leave(self, call: LiveCall, request: Request) -> None:
+        receipt = self.core.leave(
+            call,
+            self.now(),
+            reason=str(request.get_finished_reason()),
+            prompt_tokens=request.num_prompt_tokens,
+            cached_tokens=self._cached_tokens.pop(call.key, 0),
+            output_tokens=request.num_output_tokens,
+        )
+        call_id = receipt.call
+        others = self._requests_of.pop(call_id) - 1
+        if others or call_id in self._parts:
+            receipt = _merged(self._parts.pop(call_id, None), receipt)
+        if others:
+            self._requests_of[call_id] = others
+            self._parts[call_id] = receipt
+        if self._updating:
+            self._leaving[request.request_id] = receipt
+        # Delivered ones are kept as well: the front may have gone away in the meantime.
+        self._receipts[call_id] = receipt
+        if len(self._receipts) > _KEPT_RECEIPTS:
+            self._receipts.popitem(last=False)
+
+    def _attach_receipt(self, output: EngineCoreOutput) -> None:
+        receipt = self._leaving.get(output.request_id)
+        if receipt is not None:
+            params = output.kv_transfer_params or {}
+            output.kv_transfer_params = {**params, RECEIPT_KEY: receipt.to_wire()}
+
+
+class _Room:
+    """The engine's capacity, as the core asks for it when it looks for victims."""
+
+    def __init__(self, scheduler: ProgramScheduler) -> None:
+        self._scheduler = scheduler
+
+    @property
+    def free_seats(self) -> int:
+        scheduler = self._scheduler
+        # A paused session of streamed input is not running but keeps its seat.
+        taken = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
+        return scheduler.max_num_active_reqs - taken
+
+    @property
+    def free_blocks(self) -> int:
+        manager = self._scheduler.kv_cache_manager
+        watermark = manager.watermark_blocks if self._scheduler.running else 0
+        return manager.block_pool.get_num_free_blocks() - watermark
+
+    def may_start(self, call: LiveCall) -> bool:
+        request = self._scheduler.requests[call.key]
+        if request.num_stale_output_tokens and not request.drop_stale_output:
+            return False  # vLLM waits for the output that was in flight when it was stopped
+        return not self._scheduler._is_blocked_waiting_status(request.status)
+
+    def may_stop(self, call: LiveCall) -> bool:
+        return self._scheduler.requests[call.key].status == RequestStatus.RUNNING
+
+    def blocks_needed(self, call: LiveCall) -> int:
+        scheduler = self._scheduler
+        request = scheduler.requests[call.key]
+        need = scheduler._request_remaining_blocks(request)
+        if need <= self.free_blocks or request.num_computed_tokens:
+            return need
+        # Blocks of the prefix that other calls hold need not be free.
+        found = scheduler.kv_cache_manager.get_computed_blocks(request)[0]
+        return need - sum(block.ref_cnt > 0 for group in found.blocks for block in group)
+
+    def blocks_freed(self, call: LiveCall) -> int:
+        # With steps in flight vLLM may free them a step later; the waiting call still comes first.
+        held = self._scheduler.kv_cache_manager.get_blocks(call.key)
+        return sum(block.ref_cnt == 1 for group in held.blocks for block in group)
+
+    def lost_work(self, call: LiveCall) -> float:
+        return self._scheduler.requests[call.key].num_computed_tokens
+
+
+def _ticket_of(request: Request) -> Ticket:
+    """The request's ticket; a request without one is a program of its own, or of its session."""
+    params = request.sampling_params
+    ticket = Ticket.from_flat(params.extra_args) if params is not None else None
+    if ticket is not None:
+        return ticket
+    return Ticket(
+        program=request.session_id or request.request_id,
+        call=request.request_id,
+        prompt_tokens=request.num_prompt_tokens,
+    )
+
+
+def _merged(first: Receipt | None, second: Receipt) -> Receipt:
+    if first is None:
+        return second
+    longest = max(first, second, key=lambda receipt: receipt.service_s + receipt.wait_s)
+    return replace(
+        longest,
+        preemptions=first.preemptions + second.preemptions,
+        output_tokens=first.output_tokens + second.output_tokens,
+    )
+
+
+def _receipt_utility(engine: EngineCore, call_id: str) -> dict[str, Any] | None:
+    assert isinstance(engine.scheduler, ProgramScheduler)
+    return engine.scheduler.autellix_receipt(call_id)
+
+
+def _stats_utility(engine: EngineCore) -> dict[str, Any]:
+    assert isinstance(engine.scheduler, ProgramScheduler)
+    return engine.scheduler.autellix_stats()
+
+
+# vLLM looks utility calls up by name on the engine core, in whose process this module is loaded.
+setattr(EngineCore, "autellix_receipt", _receipt_utility)  # noqa: B010
+setattr(EngineCore, "autellix_stats", _stats_utility)  # noqa: B010
