@@ -33,7 +33,9 @@ def imports_of(path: Path) -> list[tuple[str, int, str]]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1]
             module = ".".join([*base, *((node.module or "").split(".") if node.module else [])])
-            names = [module] if node.module else [f"{module}.{a.name}".strip(".") for a in node.names]
+            names = (
+                [module] if node.module else [f"{module}.{a.name}".strip(".") for a in node.names]
+            )
             found += [(name, node.lineno, "relative") for name in names]
     return found
 
