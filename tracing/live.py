@@ -111,7 +111,10 @@ def _interest(row: ProgramRow) -> tuple[int, float]:
 
 
 def _hidden_line(hidden: Sequence[ProgramRow]) -> Text:
-    states = Counter(row.state for row in hidden)
-    parts = ", ".join(f"{states[state]} {state}" for state in STYLES if states[state])
+    groups = Counter(
+        "active" if row.state in _LIVE else "failed" if row.state == "failed" else "ended"
+        for row in hidden
+    )
+    parts = ", ".join(f"{count} {group}" for group, count in sorted(groups.items()))
     text = f"{len(hidden)} more programs: {parts}"
     return Text(text, style="dim", no_wrap=True, overflow="ellipsis")

@@ -70,6 +70,11 @@ class RunRecord:
                 case RunStarted():
                     self._run = event
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no program has begun."""
+        return not self._programs
+
     def __contains__(self, call: object) -> bool:
         """Whether a call of this id has begun."""
         return call in self._program_of

@@ -134,8 +134,8 @@ def rebuild(part: str | Path) -> dict[str, Any]:
         return record.document()
     except TraceError as error:
         raise TraceError(
-            f"{path} does not begin with a run's start; it is no trace of a run, or its beginning "
-            "is lost"
+            f"{path} holds no run's start: the run ended before its engine was up, or this is no "
+            "trace; choose another file"
         ) from error
 
 

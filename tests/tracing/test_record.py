@@ -1,0 +1,215 @@
+"""The record of a run: what it keeps of the events, and what the views get from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from autellix.errors import TraceError
+from autellix.scheduler.tickets import Receipt
+from autellix.tracing.events import (
+    CallEnded,
+    CallStarted,
+    Event,
+    ProgramEnded,
+    ProgramStarted,
+    ReceiptArrived,
+    RunStarted,
+)
+from autellix.tracing.record import RunRecord
+from autellix.tracing.snapshot import ProgramRow, ReplicaRow
+
+RUN = RunStarted(clock_s=0.0, engine="vllm", model="m", replicas=1, policy="plas")
+
+
+def started(program: str = "p", at_s: float = 0.0) -> ProgramStarted:
+    return ProgramStarted(at_s=at_s, program=program, name="agent")
+
+
+def begin(call: str, *parents: str, at_s: float = 0.0, kind="llm", name="m") -> CallStarted:
+    edges = tuple((parent, "order") for parent in parents)
+    return CallStarted(
+        at_s=at_s, program="p", call=call, kind=kind, name=name, node=None, parents=edges
+    )
+
+
+def receipt(call: str, service_s: float, tokens: int = 10) -> Receipt:
+    return Receipt(
+        program="p",
+        call=call,
+        service_s=service_s,
+        wait_s=0.5,
+        levels=(1,),
+        preemptions=0,
+        output_tokens=tokens,
+    )
+
+
+def end(call: str, service_s: float | None = None, at_s: float = 1.0, status="done") -> CallEnded:
+    cost = None if service_s is None else receipt(call, service_s)
+    return CallEnded(at_s=at_s, call=call, status=status, receipt=cost)
+
+
+def record_of(*events: Event) -> RunRecord:
+    record = RunRecord()
+    for event in (RUN, *events):
+        record.apply(event)
+    return record
+
+
+def row_of(*events: Event, now_s: float = 10.0, levels=None, waiting=()) -> ProgramRow:
+    snapshot = record_of(started(), *events).snapshot(now_s, levels=levels, waiting=waiting)
+    (row,) = snapshot.programs
+    return row
+
+
+def test_the_next_call_knows_what_its_parents_cost():
+    record = record_of(started(), begin("a"), end("a", 2.0), begin("b", "a"))
+    assert record.attained_s("b") == 2.0
+    assert record.dag("p").service_s == 2.0
+    assert record.dag("p").wait_s == 0.5
+    assert "b" in record
+    assert "c" not in record
+
+
+def test_a_receipt_may_come_after_the_end_of_an_aborted_call():
+    record = record_of(
+        started(),
+        begin("a"),
+        end("a", status="aborted"),
+        ReceiptArrived(at_s=2.0, call="a", receipt=receipt("a", 3.0)),
+    )
+    (call,) = record.document()["programs"][0]["calls"]
+    assert (call["status"], call["service_s"], call["output_tokens"]) == ("aborted", 3.0, 10)
+
+
+def test_a_second_turn_continues_the_program_and_the_time_between_does_not_count():
+    record = record_of(
+        started(at_s=1.0),
+        begin("a", at_s=1.0),
+        end("a", 1.0, at_s=3.0),
+        ProgramEnded(at_s=3.0, program="p", status="interrupted"),
+        started(at_s=60.0),
+        begin("b", "a", at_s=60.0),
+        end("b", 1.0, at_s=61.0),
+        ProgramEnded(at_s=61.5, program="p", status="done"),
+    )
+    (program,) = record.document()["programs"]
+    assert (program["status"], program["start_s"], program["end_s"]) == ("done", 1.0, 61.5)
+    assert program["response_s"] == 3.0
+    assert program["critical_path"] == ["a", "b"]
+
+
+def test_a_failed_program_says_why():
+    record = record_of(
+        started(), ProgramEnded(at_s=1.0, program="p", status="failed", error="ValueError: no")
+    )
+    assert record.document()["programs"][0]["error"] == "ValueError: no"
+
+
+def test_an_unknown_parent_is_left_out_with_a_warning(caplog):
+    record = record_of(started(), begin("a"), begin("b", "ghost", "a"))
+    assert record.document()["programs"][0]["calls"][1]["parents"] == [{"id": "a", "kind": "order"}]
+    assert "parents that the program does not have" in caplog.text
+    assert "ghost" in caplog.text
+
+
+def test_what_does_not_fit_is_left_out_with_a_warning(caplog):
+    record = record_of(started(), end("ghost"), begin("a"), begin("a"), end("a", 1.0))
+    record.apply(ReceiptArrived(at_s=1.0, call="ghost", receipt=receipt("ghost", 1.0)))
+    record.apply(end("a", status="failed"))
+    (call,) = record.document()["programs"][0]["calls"]
+    assert (call["id"], call["status"]) == ("a", "done")
+    assert len(caplog.records) == 3
+
+
+def test_a_call_of_a_program_that_never_started_opens_it():
+    record = record_of()
+    assert record.is_empty
+    record.apply(begin("a"))
+    assert not record.is_empty
+    assert [program["id"] for program in record.document()["programs"]] == ["p"]
+
+
+def test_without_a_run_start_there_is_no_document():
+    with pytest.raises(TraceError, match="apply RunStarted before"):
+        RunRecord().document()
+    with pytest.raises(TraceError, match="no program 'p' has started"):
+        RunRecord().dag("p")
+    with pytest.raises(TraceError, match="no call 'a' has begun"):
+        RunRecord().attained_s("a")
+
+
+def test_a_later_run_start_completes_the_facts():
+    record = record_of(started())
+    record.apply(RunStarted(clock_s=0.0, engine="vllm", model="big", replicas=4, policy="atlas"))
+    assert record.document()["engine"] == {"kind": "vllm", "model": "big", "replicas": 4}
+
+
+def test_a_program_with_a_seated_call_is_running():
+    row = row_of(begin("a"), begin("b"), levels={"a": 3, "b": 2}, waiting={"b"})
+    assert (row.state, row.waits_for, row.level) == ("running", "the engine", 2)
+    assert (row.calls_done, row.calls_running, row.calls_waiting) == (0, 1, 1)
+
+
+def test_a_program_whose_calls_all_queue_is_waiting():
+    row = row_of(begin("a"), waiting={"a"})
+    assert (row.state, row.waits_for, row.level) == ("waiting", "a seat", None)
+
+
+def test_a_program_in_a_tool_says_which():
+    tools = (begin("t", kind="tool", name="search"), begin("u", kind="tool", name="read"))
+    assert row_of(tools[0]).waits_for == "search"
+    row = row_of(*tools)
+    assert (row.state, row.waits_for) == ("in tool", "search and 1 more")
+
+
+def test_a_call_inside_a_tool_is_what_the_program_waits_for():
+    assert row_of(begin("t", kind="tool", name="sub"), begin("a", "t")).state == "running"
+
+
+def test_a_program_between_its_calls_runs_its_own_code():
+    row = row_of(begin("a"), end("a", 2.0, at_s=4.0))
+    assert (row.state, row.waits_for, row.calls_done, row.tokens) == (
+        "running",
+        "its own code",
+        1,
+        10,
+    )
+    assert (row.attained_s, row.critical_path_s, row.wait_s, row.response_s) == (2.0, 2.0, 0.5, 4.0)
+
+
+@pytest.mark.parametrize("status", ["done", "failed", "interrupted", "cancelled"])
+def test_an_ended_program_shows_its_status_and_keeps_its_row(status):
+    record = record_of(
+        started(), begin("a"), end("a", 2.0), ProgramEnded(at_s=2.0, program="p", status=status)
+    )
+    row = record.snapshot(5.0).programs[0]
+    assert row.state == status
+    assert record.snapshot(50.0).programs[0] is row
+    record.apply(started(at_s=60.0))
+    assert record.snapshot(61.0).programs[0].state == "running"
+
+
+def test_a_snapshot_counts_programs_calls_and_tokens():
+    record = record_of(
+        started("p"),
+        started("q"),
+        started("r"),
+        begin("a"),
+        end("a", 2.0),
+        begin("b"),
+        begin("t", kind="tool"),
+        end("t"),
+        ProgramEnded(at_s=2.0, program="q", status="failed"),
+        ProgramEnded(at_s=2.0, program="r", status="done"),
+    )
+    replicas = (ReplicaRow(index=0, running=1),)
+    snapshot = record.snapshot(5.0, replicas=replicas, programs_total=8)
+    assert snapshot.replicas == replicas
+    assert (snapshot.calls_done, snapshot.tokens_per_s, snapshot.elapsed_s) == (1, 2.0, 5.0)
+    counts = (snapshot.programs_running, snapshot.programs_done, snapshot.programs_failed)
+    assert counts == (1, 1, 1)
+    assert snapshot.programs_total == 8
+    assert record.snapshot(5.0).programs_total == 3
+    assert record.open_calls("p") == ("b",)
+    assert record.open_calls("nobody") == ()
