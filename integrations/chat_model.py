@@ -27,8 +27,12 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..runtime.protocols import achat_backend, chat_backend
-from .recorder import current_call
+from ..runtime.protocols import (
+    ChatBackend,
+    achat_backend,
+    chat_backend,
+    prepare_chat_backend,
+)
 
 _PROVIDER = "autellix"
 # Bound by LangChain for tracing only; the engine does not know them.
@@ -78,10 +82,15 @@ class ChatAutellix(BaseChatModel):
         names = ("temperature", "top_p", "seed", "max_tokens")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
+    def model_post_init(self, context: Any) -> None:
+        """Begin to record: the callbacks of the first call are set up before it comes here."""
+        super().model_post_init(context)
+        prepare_chat_backend()
+
     def _request(
         self, messages: list[BaseMessage], stop: list[str] | None, extra: dict[str, Any]
-    ) -> tuple[dict[str, Any], str]:
-        """The request body and the call's id."""
+    ) -> dict[str, Any]:
+        """The request's body in the OpenAI form."""
         body = {"messages": convert_to_openai_messages(messages), **self._sampling()}
         body |= {**self.model_kwargs, **extra}
         for name in _NOT_FOR_THE_ENGINE:
@@ -89,7 +98,7 @@ class ChatAutellix(BaseChatModel):
         if stops := (stop or self.stop):
             body["stop"] = stops
         body["model"] = body.get("model") or self.model_name
-        return body, current_call() or str(uuid.uuid4())
+        return body
 
     def _generate(
         self,
@@ -98,9 +107,9 @@ class ChatAutellix(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        body, call = self._request(messages, stop, kwargs)
+        body = self._request(messages, stop, kwargs)
         backend = chat_backend(body["model"])
-        return _result(backend.loop.run(backend.complete(body, call)))
+        return _result(backend.loop.run(backend.complete(body, _call_id(backend))))
 
     async def _agenerate(
         self,
@@ -109,9 +118,9 @@ class ChatAutellix(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        body, call = self._request(messages, stop, kwargs)
+        body = self._request(messages, stop, kwargs)
         backend = await achat_backend(body["model"])
-        return _result(await backend.loop.arun(backend.complete(body, call)))
+        return _result(await backend.loop.arun(backend.complete(body, _call_id(backend))))
 
     def _stream(
         self,
@@ -120,9 +129,9 @@ class ChatAutellix(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        body, call = self._request(messages, stop, kwargs)
+        body = self._request(messages, stop, kwargs)
         backend = chat_backend(body["model"])
-        with closing(backend.loop.iterate(backend.stream(body, call))) as events:
+        with closing(backend.loop.iterate(backend.stream(body, _call_id(backend)))) as events:
             for chunk in filter(None, map(_chunk, events)):
                 if run_manager:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -135,9 +144,11 @@ class ChatAutellix(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        body, call = self._request(messages, stop, kwargs)
+        body = self._request(messages, stop, kwargs)
         backend = await achat_backend(body["model"])
-        async with aclosing(backend.loop.aiterate(backend.stream(body, call))) as events:
+        async with aclosing(
+            backend.loop.aiterate(backend.stream(body, _call_id(backend)))
+        ) as events:
             async for event in events:
                 chunk = _chunk(event)
                 if chunk is None:
@@ -221,6 +232,10 @@ class ChatAutellix(BaseChatModel):
             RunnableMap(raw=model)
             | parsed.with_fallbacks([unparsed], exception_key="parsing_error"),
         )
+
+
+def _call_id(backend: ChatBackend) -> str:
+    return backend.current_call() or str(uuid.uuid4())
 
 
 def _usage(usage: Mapping[str, Any] | None) -> UsageMetadata | None:

@@ -40,14 +40,14 @@ ReceiptSink = Callable[[Receipt], None]
 class _EngineFront(EngineClient):
     """What vLLM's front end takes for its engine: passes calls on with their tickets."""
 
-    def __init__(self, engine: Engine, borrowed: AsyncLLM, on_receipt: ReceiptSink) -> None:
+    def __init__(self, engine: Engine, borrowed: AsyncLLM) -> None:
         self.engine = engine
         self.vllm_config = borrowed.vllm_config
         self.model_config = borrowed.model_config
         self.renderer = borrowed.renderer
         self.input_processor = borrowed.input_processor
         self._borrowed = borrowed
-        self._on_receipt = on_receipt
+        self.on_receipt: ReceiptSink = _ignore
 
     is_running = property(lambda self: self._borrowed.is_running)
     is_stopped = property(lambda self: self._borrowed.is_stopped)
@@ -72,7 +72,7 @@ class _EngineFront(EngineClient):
             async for chunk in stream:
                 if chunk.receipt is not None:
                     receipt = chunk.receipt
-                    self._on_receipt(receipt)
+                    self.on_receipt(receipt)
                 yield chunk.output
         finally:
             await stream.aclose()  # pyright: ignore[reportAttributeAccessIssue]
@@ -82,7 +82,7 @@ class _EngineFront(EngineClient):
     async def _settle(self, call_id: str) -> None:
         receipt = await self.engine.abort(call_id)
         if receipt is not None:
-            self._on_receipt(receipt)
+            self.on_receipt(receipt)
 
     async def get_supported_tasks(self) -> Any:
         """What the model can do."""
@@ -117,25 +117,28 @@ _EngineFront.__abstractmethods__ = frozenset()
 class ChatService:
     """Chat completions in the OpenAI form, in-process."""
 
-    def __init__(self, state: State, model: str) -> None:
+    def __init__(self, state: State, front: _EngineFront) -> None:
         self.state = state
-        self.model = model
+        self.model = front.engine.model
+        self._front = front
         self._chat = state.openai_serving_chat
 
+    def send_receipts_to(self, sink: ReceiptSink) -> None:
+        """From now on every call's receipt goes to ``sink``."""
+        self._front.on_receipt = sink
+
     @classmethod
-    async def create(
-        cls, engine: Engine, borrowed: AsyncLLM, on_receipt: ReceiptSink
-    ) -> ChatService:
+    async def create(cls, engine: Engine, borrowed: AsyncLLM) -> ChatService:
         """Set vLLM's front end up around ``engine``, with ``borrowed``'s tokenizer and config."""
         parser = make_arg_parser(FlexibleArgumentParser())
         arguments = ["--model", borrowed.model_config.model, "--served-model-name", engine.model]
         arguments += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
         arguments += ["--tool-strict-level", "parameter", "--enable-prompt-tokens-details"]
         args = parser.parse_args(arguments)
-        front = _EngineFront(engine, borrowed, on_receipt)
+        front = _EngineFront(engine, borrowed)
         state = State()
         await init_app_state(front, state, args, await front.get_supported_tasks())
-        return cls(state, engine.model)
+        return cls(state, front)
 
     async def complete(self, body: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
         """Answer a request at once; the reply in the OpenAI form.
@@ -186,6 +189,10 @@ class ChatService:
             # vLLM's front end answers a cancelled call with an error reply; a cancel must stay one.
             raise asyncio.CancelledError
         return reply
+
+
+def _ignore(receipt: Receipt) -> None:
+    pass
 
 
 def _problems(cause: ValidationError | TypeError) -> str:

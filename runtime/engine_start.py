@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
@@ -27,8 +30,13 @@ def state_folder() -> Path:
     return folder
 
 
-def set_engine_environment(*, cpu: bool, debug: bool) -> None:
-    """Defaults that vLLM reads from the environment; what the user has set stays."""
+def new_log() -> Path:
+    """Where an engine that starts now logs to."""
+    return state_folder() / f"engine-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+
+
+def set_engine_environment(*, debug: bool) -> None:
+    """Defaults that vLLM reads from the environment when it is imported; the user's own stay."""
     defaults = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_DO_NOT_TRACK": "1",
@@ -36,12 +44,29 @@ def set_engine_environment(*, cpu: bool, debug: bool) -> None:
         "VLLM_LOGGING_LEVEL": "INFO" if debug else "ERROR",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if cpu:
+    if is_cpu_build():
         defaults["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(4, int(available_memory_gib() / 6))))
         if cores() <= _FEW_CORES:
             defaults["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def is_cpu_build() -> bool:
+    """Whether the installed vLLM is the one for machines without a GPU."""
+    try:
+        return bool(version("vllm-cpu"))
+    except PackageNotFoundError:
+        return False
+
+
+def log_vllm_to(log: Path) -> None:
+    """VLLM's messages of this process go to ``log`` too, not among the program's own output."""
+    handler = logging.FileHandler(log)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("vllm")
+    logger.handlers = [handler]
+    logger.propagate = False
 
 
 @contextlib.contextmanager

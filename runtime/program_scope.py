@@ -43,13 +43,10 @@ class program:
         self._token: Any = None
 
     def __enter__(self) -> Self:
-        return self._enter(current_session())
-
-    def _enter(self, session: Session) -> Self:
-        self._session = session
+        self._session = current_session()
         if self.id is None:
             self.id = f"{self.name}-{next(_numbers[self.name])}"
-        self._token = session.recorder.enter_program(self.id, self.name)
+        self._token = self._session.recorder.enter_program(self.id, self.name)
         return self
 
     def __exit__(
@@ -66,8 +63,7 @@ class program:
         self._session.recorder.exit_program(self._token, status, text)
 
     async def __aenter__(self) -> Self:
-        # Starting an engine takes its time; the caller's event loop goes on meanwhile.
-        return self._enter(await asyncio.to_thread(current_session))
+        return self.__enter__()
 
     async def __aexit__(
         self,

@@ -201,6 +201,10 @@ class ChatBackend(Protocol):
         """The way in."""
         ...
 
+    def current_call(self) -> str | None:
+        """Id of the call that the caller is in, as the recorder knows it."""
+        ...
+
     def complete(self, body: Mapping[str, Any], call: str) -> Coroutine[Any, Any, dict[str, Any]]:
         """Answer a chat request in the OpenAI form at once."""
         ...
@@ -210,19 +214,27 @@ class ChatBackend(Protocol):
         ...
 
 
+def prepare_chat_backend() -> None:
+    """Begin to record, so that the first call is already seen; starts no engine."""
+    from .session import current_session
+
+    current_session()
+
+
 def chat_backend(model: str | None = None) -> ChatBackend:
     """The process's session with a running engine; started on first use, stopped at exit.
 
     Args:
         model: model to start with where nothing else names one; ignored once an engine runs.
     """
-    from .session import current_session
+    from .session import started_session
 
-    return current_session(model)
+    return started_session(model)
 
 
 async def achat_backend(model: str | None = None) -> ChatBackend:
     """As :func:`chat_backend`; the caller's event loop goes on while an engine starts."""
-    from .session import running_session
+    from .session import current_session
 
-    return running_session() or await asyncio.to_thread(chat_backend, model)
+    session = current_session()
+    return session if session.is_started else await asyncio.to_thread(chat_backend, model)

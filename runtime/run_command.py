@@ -23,6 +23,7 @@ from autellix.errors import UsageError
 from ..tracing.live import LiveView
 from ..tracing.summary import summary_table
 from ..tracing.view import ProgressView
+from .engine_host import EngineHost
 from .inputs import InputLine, read_inputs
 from .launcher import Outcome, failure_text, run_programs
 from .progress import Steps
@@ -52,7 +53,7 @@ class RunRequest:
     as_json: bool = False
 
 
-def run_request(request: RunRequest, settings: Settings) -> int:
+def run_request(request: RunRequest, settings: Settings, host: EngineHost | None = None) -> int:
     """Run it; the exit code: 0 all programs fine, 1 some failed, 130 interrupted.
 
     Raises:
@@ -73,7 +74,7 @@ def run_request(request: RunRequest, settings: Settings) -> int:
     with ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts())
         # Before the engine, which takes long: a mistake in the target should show at once.
-        session = Session(settings)
+        session = Session(settings, host)
         stack.callback(session.close)
         if request.input is not None:
             session.recorder.install()
@@ -89,7 +90,7 @@ def run_request(request: RunRequest, settings: Settings) -> int:
                 code = _run_script(target.path, request, settings, console)
             else:
                 code = _run_inputs(entry, lines, request, settings, console, interrupts)
-        written = session.close()
+        written = session.finish()
         if not settings.quiet:
             document = session.record.document()
             if document["programs"]:
@@ -159,9 +160,7 @@ def _say(console: Console, text: str, settings: Settings) -> None:
 def _answer(output: Any) -> str:
     """What a program returned, in one line for people."""
     if isinstance(output, dict) and output.get("messages"):
-        last = output["messages"][-1]
-        text = getattr(last, "text", None)
-        output = text() if callable(text) else text or getattr(last, "content", last)
+        output = getattr(output["messages"][-1], "content", output["messages"][-1])
     if not isinstance(output, str):
         output = json.dumps(output, default=str, ensure_ascii=False)
     return " ".join(output.split())

@@ -10,10 +10,9 @@ import asyncio
 import atexit
 import contextlib
 import logging
-import multiprocessing
 import threading
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +24,10 @@ from ..tracing.events import RunStarted
 from ..tracing.record import RunRecord
 from ..tracing.snapshot import ReplicaRow, RunSnapshot
 from ..tracing.writer import TraceWriter
+from .engine_host import EngineHost
 from .engine_loop import EngineLoop
-from .models import DEFAULT_MODEL, resolve_model
 from .programs import Programs
-from .protocols import Engine, EngineStats
+from .protocols import EngineStats
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -44,13 +43,12 @@ class Session:
 
     Args:
         settings: what the run is made of.
+        host: a running engine to use; without, the session starts and stops its own.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, host: EngineHost | None = None) -> None:
         self.settings = settings
-        self.loop = EngineLoop()
-        self.engine: Engine | None = None
-        self._chat: ChatService | None = None
+        self._host, self._owns_host = host, host is None
         self._writer = TraceWriter(settings.trace) if settings.trace else None
         self.record = RunRecord(sink=self._writer.write if self._writer else None)
         self._origin_s = time.monotonic()
@@ -60,51 +58,65 @@ class Session:
         self.recorder = Recorder(self.programs)
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._other_models: set[str] = set()
-        self._closed = False
+        self._starting = threading.Lock()
+        self._started = self._closed = False
 
     def now(self) -> float:
         """Seconds since the run's start."""
         return time.monotonic() - self._origin_s
 
-    def start(self) -> None:
-        """Start the engine and the recorder; the run's clock starts when both are ready.
+    @property
+    def is_started(self) -> bool:
+        """Whether the engine runs."""
+        return self._started
+
+    def start(self, model: str | None = None) -> None:
+        """Start the engine and the recorder; returns at once where they run.
+
+        The run's clock starts when both are ready, unless programs have begun before.
+
+        Args:
+            model: the model to start with where the settings name none.
 
         Raises:
             ModelError, EngineStartError, SettingsError: what they say.
         """
-        name = self.settings.model or DEFAULT_MODEL
-        model = resolve_model(self.settings.model, progress=not self.settings.quiet)
-        try:
-            self.loop.run(self._start_engine(str(model), name))
-        except BaseException:
-            self.close()
-            raise
-        self.recorder.install()
-        self._origin_s = time.monotonic()
-        assert self.engine is not None
-        self.record.apply(
-            RunStarted(
-                clock_s=self._origin_s,
-                engine=self.engine.kind,
-                model=self.engine.model,
-                replicas=self.engine.replicas,
-                policy=self.settings.policy,
+        with self._starting:
+            if self._started:
+                return
+            if self._closed:
+                raise EngineStoppedError("The session has ended; start a new one.")
+            self.settings = self.settings.merged(model=self.settings.model or model)
+            self._host = self._host or EngineHost.start(self.settings)
+            self._host.chat.send_receipts_to(self.programs.receipt)
+            self.recorder.install()
+            if self.record.is_empty:
+                self._origin_s = time.monotonic()
+            engine = self._host.engine
+            self.record.apply(
+                RunStarted(
+                    clock_s=self._origin_s,
+                    engine=engine.kind,
+                    model=engine.model,
+                    replicas=engine.replicas,
+                    policy=self.settings.policy,
+                )
             )
-        )
+            self._started = True
 
-    async def _start_engine(self, model: str, served_name: str) -> None:
-        from .chat_service import ChatService
-        from .vllm_replica import VllmReplica
+    @property
+    def loop(self) -> EngineLoop:
+        """The engine's event loop."""
+        return self._running_host().loop
 
-        replica = await VllmReplica.start(
-            model,
-            self.settings.engine_args,
-            self.settings.scheduler_config(),
-            served_name=served_name,
-            debug=self.settings.debug,
-        )
-        self.engine = replica
-        self._chat = await ChatService.create(replica, replica.llm, self.programs.receipt)
+    def _running_host(self) -> EngineHost:
+        if self._host is None or self._closed:
+            raise EngineStoppedError("The engine has been stopped; start a new session.")
+        return self._host
+
+    def current_call(self) -> str | None:
+        """Id of the call that the caller is in."""
+        return self.recorder.current_call()
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────
 
@@ -128,15 +140,14 @@ class Session:
                     yield chunk
 
     @contextlib.contextmanager
-    def _serving(self, call: str):  # noqa: ANN202
-        if self._chat is None:
-            raise EngineStoppedError("The engine has been stopped; start a new session.")
+    def _serving(self, call: str) -> Iterator[ChatService]:
+        chat = self._running_host().chat
         task = asyncio.current_task()
         assert task is not None
         self._tasks[call] = task
         error: str | None = None
         try:
-            yield self._chat
+            yield chat
         except BaseException as cause:
             error = str(cause) or type(cause).__name__
             raise
@@ -150,12 +161,11 @@ class Session:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     def _with_model(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        assert self.engine is not None
-        wanted = body.get("model")
-        if wanted and wanted != self.engine.model and wanted not in self._other_models:
+        wanted, served = body.get("model"), self._running_host().engine.model
+        if wanted and wanted != served and wanted not in self._other_models:
             self._other_models.add(wanted)
-            log.warning("model %r is served by the engine's model %s", wanted, self.engine.model)
-        return {**body, "model": self.engine.model}
+            log.warning("model %r is served by the engine's model %s", wanted, served)
+        return {**body, "model": served}
 
     # ── views ────────────────────────────────────────────────────────────────────────────────
 
@@ -173,42 +183,41 @@ class Session:
         )
 
     def _engine_stats(self) -> EngineStats:
-        if self.engine is None or self._closed:
-            return EngineStats()
         try:
-            return self.loop.submit(self.engine.stats()).result(timeout=_STATS_TIMEOUT_S)
+            host = self._running_host()
+            return host.loop.submit(host.engine.stats()).result(timeout=_STATS_TIMEOUT_S)
         except (TimeoutError, asyncio.CancelledError, AutellixError):
             return EngineStats()
 
     # ── end ──────────────────────────────────────────────────────────────────────────────────
 
-    def close(self) -> Path | None:
-        """Stop the engine and write the trace; safe to call twice.
+    def finish(self) -> Path | None:
+        """End the recording and write the trace; the engine runs on. Safe to call twice.
 
         Returns:
             Where the trace was written, None without one.
         """
-        if self._closed:
+        if not self._started:
+            if self._writer is not None:
+                self._writer.abandon()
             return None
-        self._closed = True
-        with contextlib.suppress(RuntimeError):
-            self.recorder.uninstall()
-        if self.engine is not None:
-            with contextlib.suppress(TimeoutError):
-                self.loop.submit(self.engine.stop()).result(timeout=30)
-        else:
-            # Interrupted while it started: what has been spawned so far ends here.
-            for child in multiprocessing.active_children():
-                child.kill()
-        self._chat = None
-        self.loop.close()
+        self.recorder.close_main("done")
+        self.recorder.uninstall()
         if self._writer is None:
-            return None
-        if self.engine is None:
-            self._writer.abandon()
             return None
         self._writer.close(self.record.document())
         return self.settings.trace
+
+    def close(self) -> None:
+        """Write the trace and stop the engine if it is this session's own; safe to call twice."""
+        if self._closed:
+            return
+        try:
+            self.finish()
+        finally:
+            self._closed = True
+            if self._host is not None and self._owns_host:
+                self._host.stop()
 
 
 def _replica_row(index: int, stats: EngineStats) -> ReplicaRow:
@@ -228,23 +237,26 @@ def use_session(session: Session | None) -> None:
         _current = session
 
 
-def running_session() -> Session | None:
-    """The process's session if there is one."""
-    return _current
+def current_session() -> Session:
+    """The process's session; one is made from ``AUTELLIX_*`` where there is none.
 
-
-def current_session(model: str | None = None) -> Session:
-    """The process's session; one is started from ``AUTELLIX_*`` where there is none.
-
-    Args:
-        model: the model for a session that is started now and whose settings name none.
+    It records from then on; its engine starts with the first call.
     """
     global _current
     with _lock:
         if _current is None:
-            settings = Settings.from_environment()
-            session = Session(settings.merged(model=settings.model or model))
-            session.start()
-            atexit.register(session.close)
-            _current = session
+            _current = Session(Settings.from_environment())
+            _current.recorder.install()
+            atexit.register(_current.close)
         return _current
+
+
+def started_session(model: str | None = None) -> Session:
+    """The process's session with its engine running.
+
+    Args:
+        model: the model to start with where the settings name none.
+    """
+    session = current_session()
+    session.start(model)
+    return session

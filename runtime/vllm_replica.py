@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import difflib
-import logging
 import os
-import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from autellix.errors import (
 
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.tickets import Receipt
-from .engine_start import engine_processes, set_engine_environment, state_folder
+from .engine_start import engine_processes, log_vllm_to, new_log, state_folder
 from .machine import available_memory_gib
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .vllm_names import (
@@ -36,8 +34,6 @@ from .vllm_names import (
     VLLMClientError,
     current_platform,
 )
-
-log = logging.getLogger("autellix")
 
 _SCHEDULER = "autellix.runtime.replica_process.ReplicaScheduler"
 # Memory of the engine's processes beside weights and KV cache, measured with the embedded model.
@@ -108,10 +104,11 @@ class VllmReplica:
             EngineStartError: it did not come up; the message names the likely cause and the log.
             SettingsError: bad engine arguments.
         """
-        set_engine_environment(cpu=current_platform.is_cpu(), debug=debug)
         args = engine_args(model, given, scheduler, served_name=served_name)
         _check_memory()
-        logfile = None if debug else state_folder() / f"engine-{time.strftime('%Y%m%d-%H%M%S')}.log"
+        logfile = None if debug else new_log()
+        if logfile is not None:
+            log_vllm_to(logfile)
         try:
             with engine_processes(logfile):
                 llm = AsyncLLM.from_engine_args(args)
@@ -212,8 +209,8 @@ def _check_memory() -> None:
     if have < need:
         raise EngineStartError(
             f"Not enough memory: the engine needs about {need:.1f} GiB, {kv_gib:.0f} GiB of them "
-            f"for the KV cache, and {have:.1f} GiB are free. Free some, or set VLLM_CPU_KVCACHE_SPACE "
-            "to fewer GiB."
+            f"for the KV cache, and {have:.1f} GiB are free. Free some, or set "
+            "VLLM_CPU_KVCACHE_SPACE to fewer GiB."
         )
 
 

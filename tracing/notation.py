@@ -66,12 +66,15 @@ def short_id(program: str) -> str:
 
 
 def label(name: str, program: str, width: int) -> str:
-    """Name and id of a program in ``width`` cells; the name gives way first."""
+    """Name and id of a program in ``width`` cells; the name gives way first.
+
+    An id that is too long keeps its end: "react_agent-1" and "react_agent-2" differ there.
+    """
     name, ident = " ".join(name.split()), " ".join(short_id(program).split())
-    if name in ("", program):
-        return clip(ident, width)
     room = width - len(ident) - 1
-    return f"{clip(name, room)} {ident}" if room >= 3 else clip(ident, width)
+    if room >= 3 and name and not ident.startswith(name):
+        return f"{clip(name, room)} {ident}"
+    return ident if len(ident) <= width else "…" + ident[len(ident) - width + 1 :]
 
 
 def clip(text: str, width: int) -> str:

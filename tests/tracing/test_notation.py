@@ -51,9 +51,15 @@ def test_only_a_uuid_is_shortened():
     assert short_id("customer-12") == "customer-12"
 
 
+def test_ids_that_differ_at_their_end_stay_apart_when_they_are_too_long():
+    shown = {label("react_agent", f"react_agent-{n}", 8) for n in range(1, 9)}
+    assert len(shown) == 8
+    assert label("react_agent", "react_agent-12", 20) == "react_agent-12"
+
+
 @pytest.mark.parametrize(
     ("width", "text"),
-    [(20, "react_agent line 7"), (12, "reac… line 7"), (8, "line 7"), (4, "lin…")],
+    [(20, "react_agent line 7"), (12, "reac… line 7"), (8, "line 7"), (4, "…e 7")],
 )
 def test_of_name_and_id_the_name_gives_way_first(width, text):
     assert label("react_agent", "line 7", width) == text

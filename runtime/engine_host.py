@@ -1,0 +1,72 @@
+"""The engine of this process: its event loop, the replica and the chat front end over it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+from typing import TYPE_CHECKING
+
+from .engine_loop import EngineLoop
+from .engine_start import set_engine_environment
+from .models import DEFAULT_MODEL, resolve_model
+from .protocols import Engine
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .chat_service import ChatService
+
+_STOP_TIMEOUT_S = 30.0
+
+
+class EngineHost:
+    """Started once, used by one session after the other, stopped once."""
+
+    def __init__(self, loop: EngineLoop, engine: Engine, chat: ChatService) -> None:
+        self.loop = loop
+        self.engine = engine
+        self.chat = chat
+        self._stopped = False
+
+    @classmethod
+    def start(cls, settings: Settings) -> EngineHost:
+        """Find the model, start the engine's processes and wait until they serve.
+
+        Raises:
+            ModelError, EngineStartError, SettingsError, VersionError: what they say.
+        """
+        served_name = settings.model or DEFAULT_MODEL
+        model = resolve_model(settings.model, progress=not settings.quiet)
+        loop = EngineLoop()
+        try:
+            engine, chat = loop.run(_start(settings, str(model), served_name))
+        except BaseException:
+            # Interrupted or failed half-way: what has been spawned so far ends here.
+            for child in multiprocessing.active_children():
+                child.kill()
+            loop.close()
+            raise
+        return cls(loop, engine, chat)
+
+    def stop(self) -> None:
+        """Stop the engine and leave no process behind; safe to call twice."""
+        if self._stopped:
+            return
+        self._stopped = True
+        with contextlib.suppress(TimeoutError):
+            self.loop.submit(self.engine.stop()).result(timeout=_STOP_TIMEOUT_S)
+        self.loop.close()
+
+
+async def _start(settings: Settings, model: str, served_name: str) -> tuple[Engine, ChatService]:
+    set_engine_environment(debug=settings.debug)
+    from .chat_service import ChatService
+    from .vllm_replica import VllmReplica
+
+    replica = await VllmReplica.start(
+        model,
+        settings.engine_args,
+        settings.scheduler_config(),
+        served_name=served_name,
+        debug=settings.debug,
+    )
+    return replica, await ChatService.create(replica, replica.llm)
