@@ -106,13 +106,13 @@ class Scheduler:
         for call in joining:
             if not call.seated:
                 self._seat(call, now)
-        self._clock.dispatch(joining, dropping, now)
         if self._unseated:
             for call in self._unseated:
-                if call.in_batch and not call.seated and not call.gone:
+                if call.in_batch and not (call.seated or call.gone or call in dropping):
                     # Lost its seat and got it back between two steps, without missing one.
                     self._seat(call, now)
             self._unseated.clear()
+        self._clock.dispatch(joining, dropping, now)
 
     def charge(self, now: float) -> float:
         """The oldest step in flight has given its output; its duration, seconds.

@@ -54,8 +54,9 @@ class Promotions:
         program = self.programs.get(ticket.program)
         if program is None:
             program = self.programs[ticket.program] = ProgramTotals()
-        # A ticket may not know yet what ended here, nor do we know what ended elsewhere.
-        program.service_s = max(program.service_s, ticket.program_service_s)
+        # A ticket may not know yet what ended here, nor do we know what ended elsewhere; and no
+        # program has taken less than the chain that leads to its new call.
+        program.service_s = max(program.service_s, ticket.program_service_s, ticket.attained_s)
         program.wait_s = max(program.wait_s, ticket.program_wait_s)
         return program
 

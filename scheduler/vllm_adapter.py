@@ -1,7 +1,7 @@
 """vLLM runs programs' calls in our order: the one file of this room that touches vLLM.
 
 Given to vLLM as ``scheduler_cls="autellix.scheduler.vllm_adapter.ProgramScheduler"``, with
-``scheduling_policy="priority"`` and the settings (``SchedulerConfig.to_dict()``) under "autellix" in
+``scheduling_policy="priority"`` and the settings (``SchedulerConfig.to_dict()``) as "autellix" in
 ``additional_config``.
 
 A request's life here:
@@ -58,7 +58,7 @@ TESTED_VERSIONS = "0.32.*"
 RECEIPT_KEY = "autellix"
 _KEPT_RECEIPTS = 1024
 
-# Private or undocumented names that this file uses: what a class offers, and what its instances get.
+# Private or undocumented names that this file uses: what classes offer, what instances hold.
 _OFFERED: tuple[tuple[type, tuple[str, ...]], ...] = (
     (
         AsyncScheduler,
