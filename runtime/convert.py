@@ -20,7 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-STEPS = ("loading libraries", "converting the tokenizer", "converting the weights", "saving")
+STEPS = ("loading libraries", "converting tokenizer", "converting weights", "saving")
 
 
 def main(source: Path, folder: Path) -> int:

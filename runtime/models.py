@@ -115,7 +115,7 @@ def _convert_once(folder: Path, converter: Sequence[str], progress: bool) -> Non
     FileLock, Timeout = _file_lock()
     from .progress import Steps
 
-    with Steps(f"Preparing the model {DEFAULT_MODEL} (once)", shown=progress) as steps:
+    with Steps(f"Preparing {DEFAULT_MODEL}", shown=progress) as steps:
         lock = FileLock(folder.parent / f".{folder.name}.lock")
         try:
             lock.acquire(timeout=0)
@@ -235,7 +235,7 @@ def _check_space(folder: Path) -> None:
 
 
 def _disk_mend() -> str:
-    return "Free some space or the permission to write, or set XDG_CACHE_HOME to another folder."
+    return "Make room there, or make it writable, or set XDG_CACHE_HOME to another folder."
 
 
 def _remove_leftovers(folder: Path) -> None:

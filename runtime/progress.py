@@ -29,7 +29,7 @@ class Steps:
             self._bar = Progress(
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=12),
                 TextColumn("{task.fields[what]}"),
                 TimeElapsedColumn(),
                 console=self._console,

@@ -113,7 +113,7 @@ def test_progress_goes_to_standard_error_in_lines_when_it_is_no_terminal(
     resolve_model(converter=converter)
     out, err = capfd.readouterr()
     assert out == ""
-    assert err == f"Preparing the model {DEFAULT_MODEL} (once): halfway (1 of 1)\n"
+    assert err == f"Preparing {DEFAULT_MODEL}: halfway (1 of 1)\n"
 
 
 # ── two processes, and killed ones ───────────────────────────────────────────────────────────
