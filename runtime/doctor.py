@@ -98,7 +98,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
     return int(any(f.status == "fail" for f in findings))
 
 
-def as_json(findings: Sequence[Finding]) -> str:
+def to_json(findings: Sequence[Finding]) -> str:
     """The findings as one JSON document: ``{"ok": bool, "findings": [...]}``."""
     document = {"ok": exit_code(findings) == 0, "findings": [asdict(f) for f in findings]}
     return json.dumps(document, indent=2)

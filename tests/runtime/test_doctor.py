@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from autellix.runtime import doctor
-from autellix.runtime.doctor import Finding, as_json, exit_code, render, run_doctor
+from autellix.runtime.doctor import Finding, to_json, exit_code, render, run_doctor
 
 OK = Finding(area="cores", status="ok", what="8")
 WARN = Finding(area="memory", status="warn", what="little", mend="Free some.")
@@ -41,7 +41,7 @@ def test_the_table_ends_with_the_verdict() -> None:
 
 
 def test_the_json_form_holds_the_same() -> None:
-    document = json.loads(as_json([OK, FAIL]))
+    document = json.loads(to_json([OK, FAIL]))
     assert document["ok"] is False
     assert document["findings"][1] == {
         "area": "vllm",
