@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from autellix.runtime import doctor
-from autellix.runtime.doctor import Finding, to_json, exit_code, render, run_doctor
+from autellix.runtime.doctor import Finding, exit_code, render, run_doctor, to_json
 
 OK = Finding(area="cores", status="ok", what="8")
 WARN = Finding(area="memory", status="warn", what="little", mend="Free some.")
