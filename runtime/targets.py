@@ -106,8 +106,9 @@ def load_program(target: Target | str) -> Entry:
     """Import the target's module and find what to run in it.
 
     With a variable: that attribute. Without: the compiled graph of the module, else its one
-    builder, else its function ``main``. A variable may also name a factory: a function without
-    arguments, or with one named ``config``, that returns a graph.
+    builder, else its function ``main``; names that begin with an underscore do not count. A
+    variable may also name a factory: a function without arguments, or with one named ``config``,
+    that returns a graph.
 
     Raises:
         TargetError: it does not exist, cannot be imported, or holds no program or several; the

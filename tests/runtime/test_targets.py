@@ -115,6 +115,11 @@ def test_several_graphs_are_listed(write: Write) -> None:
     assert "agent.py:a" in message
 
 
+def test_a_private_graph_is_left_alone(write: Write) -> None:
+    write("agent.py", GRAPH, "_part = builder().compile()\ndef main(input): return input")
+    assert load_program("agent.py").kind == "function"
+
+
 def test_main_is_taken_where_there_is_no_graph(write: Write) -> None:
     write("agent.py", "def main(input): return input * 2")
     entry = load_program("agent.py")
