@@ -67,10 +67,9 @@ class Here:
 
     def owner(self) -> Owner:
         """The asyncio task that runs, else the thread's piece of work."""
-        try:
-            task = asyncio.current_task()
-        except RuntimeError:
-            task = None
+        # Not asyncio.current_task(): it raises where no loop runs, which is the common case here.
+        loop = asyncio._get_running_loop()
+        task = asyncio.current_task(loop) if loop is not None else None
         return self._work() if task is None else task
 
     def _work(self) -> ThreadWork:

@@ -109,7 +109,7 @@ class Run:
         self.ambient = ambient
         self.strand = strand
         self.node: str | None = node or (parent.node if parent is not None else None)
-        self.children: dict[UUID, Run] = {}
+        self.children: dict[UUID, Run] | None = None  # made when needed: most runs have none
         self.root = False
         self.interrupted = False
         self.position: Position | None = None  # what the context held before this scope
@@ -119,7 +119,13 @@ class Run:
         self.call = ""
         self.deps: Frontier = EMPTY
         if parent is not None:
-            parent.children[id] = self
+            parent._adopt(self)
+
+    def _adopt(self, child: Run) -> None:
+        child.parent = self
+        if self.children is None:
+            self.children = {}
+        self.children[child.id] = child
 
     def close_scope(self) -> None:
         """End what this run opened besides calls."""
@@ -128,7 +134,7 @@ class Run:
             self.steps = None
         if self.task is not None:
             self.task.close()
-        if self.parent is not None:
+        if self.parent is not None and self.parent.children is not None:
             self.parent.children.pop(self.id, None)
 
     def leftovers(self, *, everything: bool) -> list[Run]:
@@ -139,15 +145,14 @@ class Run:
         """
         lost: list[Run] = []
         mine = self.strand.owner
-        for child in list(self.children.values()):
+        children, self.children = self.children or {}, None
+        for child in children.values():
             owner = child.strand.owner
             if everything or owner is None or owner is mine or owner.done():
                 lost += child.leftovers(everything=everything)
                 lost.append(child)
             elif self.parent is not None:
-                child.parent = self.parent
-                self.parent.children[child.id] = child
+                self.parent._adopt(child)
             else:
                 child.parent = None
-        self.children = {}
         return lost

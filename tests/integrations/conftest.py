@@ -6,24 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integrations.recording import LOOPS, MODES, World
+from tests.integrations.recording import LOOPS, MODES, World, recording
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    world = World()
-    world.recorder.install()
-    try:
+    with recording() as world:
         yield world
-    finally:
-        world.recorder.close_main()
-        world.recorder.uninstall()
-    world.seen.check_antichains()
-    assert set(world.seen.ends) == set(world.seen.starts), "a call was never closed"
 
 
-@pytest.fixture(params=[*((m, "asyncio") for m in MODES), ("async", "uvloop"), ("astream", "uvloop")],
-                ids=lambda p: f"{p[0]}-{p[1]}")  # fmt: skip
+WAYS = [*((mode, "asyncio") for mode in MODES), ("async", "uvloop"), ("astream", "uvloop")]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: "-".join(way))
 def mode(request: pytest.FixtureRequest, world: World) -> str:
     """Each way to run a graph; the asynchronous ones on both loops."""
     mode, world.loop = request.param

@@ -6,7 +6,8 @@ import asyncio
 import operator
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, TypedDict
 
 import uvloop
@@ -62,7 +63,7 @@ class Model(BaseChatModel):
     """Answers with its prompt; ``name@gate`` waits for the gate, ``name!`` fails."""
 
     gates: Any
-    seen: list[Any] = []
+    seen: list[Any]
     recorder: Any = None
 
     @property
@@ -250,3 +251,17 @@ def chain_of(**nodes: Any) -> StateGraph:
     for one, next_ in zip([START, *names], [*names, END], strict=True):
         graph.add_edge(one, next_)
     return graph
+
+
+@contextmanager
+def recording() -> Iterator[World]:
+    """A world whose recorder is installed; what must hold of any record is checked at the end."""
+    world = World()
+    world.recorder.install()
+    try:
+        yield world
+    finally:
+        world.recorder.close_main()
+        world.recorder.uninstall()
+    world.seen.check_antichains()
+    assert set(world.seen.ends) == set(world.seen.starts), "a call was never closed"

@@ -100,7 +100,7 @@ def test_the_handler_is_seen_in_threads_that_nobody_hooked(world: World) -> None
 
     _thread.start_new_thread(raw, ())
     assert finished.wait(20)
-    assert [status for status in world.seen.ends.values()] == ["done"]
+    assert list(world.seen.ends.values()) == ["done"]
 
 
 def test_the_running_call_is_known_in_every_path(world: World, mode: str) -> None:
