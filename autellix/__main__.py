@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 
 def main() -> None:
     """Run the command line."""
-    from autellix.runtime.cli import app
-
-    app()
+    import_module("autellix.runtime.cli").app()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """vLLM's own chat front end (templates, tools, guided decoding) over an ``Engine``, without HTTP.
 
-The way of a call: request body -> vLLM renders and tokenises it -> :class:`_EngineFront` turns it
+The way of a call: request body -> vLLM renders and tokenises it -> ``EngineFront`` turns it
 into an :class:`EngineCall` with its ticket -> the engine -> vLLM parses the answer -> reply body.
 """
 
@@ -8,116 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, cast
 
 from pydantic import ValidationError
 from starlette.datastructures import State
 
 from autellix.errors import CallError, ContextLengthError
 
-from ..scheduler.tickets import Receipt, Ticket
-from .protocols import Engine, EngineCall
+from ..scheduler.tickets import Ticket
+from .engine_front import EngineFront, ReceiptSink, engine_front
+from .protocols import Engine
 from .vllm_names import (
     AsyncLLM,
     ChatCompletionRequest,
     ChatCompletionResponse,
-    EngineClient,
     ErrorResponse,
     FlexibleArgumentParser,
     GracefulHTTPError,
-    RequestOutput,
-    SamplingParams,
     VLLMClientError,
     init_app_state,
     make_arg_parser,
 )
 
-ReceiptSink = Callable[[Receipt], None]
-
-
-class _EngineFront(EngineClient):
-    """What vLLM's front end takes for its engine: passes calls on with their tickets."""
-
-    def __init__(self, engine: Engine, borrowed: AsyncLLM) -> None:
-        self.engine = engine
-        self.vllm_config = borrowed.vllm_config
-        self.model_config = borrowed.model_config
-        self.renderer = borrowed.renderer
-        self.input_processor = borrowed.input_processor
-        self._borrowed = borrowed
-        self.on_receipt: ReceiptSink = _ignore
-
-    is_running = property(lambda self: self._borrowed.is_running)
-    is_stopped = property(lambda self: self._borrowed.is_stopped)
-    errored = property(lambda self: self._borrowed.errored)
-    dead_error = property(lambda self: self._borrowed.dead_error)
-
-    async def generate(
-        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Run one call; its receipt goes to the sink, also when it is aborted."""
-        for ours in ("priority", "session_id"):
-            options.pop(ours, None)
-        ticket = Ticket.from_flat(sampling_params.extra_args) or Ticket(
-            program=request_id, call=request_id
-        )
-        ticket = replace(ticket, prompt_tokens=len(prompt.get("prompt_token_ids") or ()))
-        sampling_params.extra_args = {**(sampling_params.extra_args or {}), **ticket.to_flat()}
-        call = EngineCall(ticket=ticket, prompt=prompt, sampling=sampling_params, options=options)
-        receipt: Receipt | None = None
-        stream = self.engine.generate(call)
-        try:
-            async for chunk in stream:
-                if chunk.receipt is not None:
-                    receipt = chunk.receipt
-                    self.on_receipt(receipt)
-                yield chunk.output
-        finally:
-            await stream.aclose()  # pyright: ignore[reportAttributeAccessIssue]
-            if receipt is None:
-                await asyncio.shield(self._settle(ticket.call))
-
-    async def _settle(self, call_id: str) -> None:
-        receipt = await self.engine.abort(call_id)
-        if receipt is not None:
-            self.on_receipt(receipt)
-
-    async def get_supported_tasks(self) -> Any:
-        """What the model can do."""
-        return await self._borrowed.get_supported_tasks()
-
-    async def abort(self, request_id: Any) -> None:
-        """Abort one call or several."""
-        for call_id in [request_id] if isinstance(request_id, str) else list(request_id):
-            await self.engine.abort(call_id)
-
-    async def check_health(self) -> None:
-        """Raise where the engine is not well."""
-        await self._borrowed.check_health()
-
-    def shutdown(self, timeout: float | None = None) -> None:
-        """Nothing: the engine belongs to the session."""
-
-
-def _passed_on(name: str) -> Any:
-    async def method(self: _EngineFront, *args: Any, **kwargs: Any) -> Any:
-        return await getattr(self._borrowed, name)(*args, **kwargs)
-
-    return method
-
-
-# What is left of vLLM's protocol (profiling, sleeping, LoRA ...) the replica answers itself.
-for _name in _EngineFront.__abstractmethods__:
-    setattr(_EngineFront, _name, _passed_on(_name))
-_EngineFront.__abstractmethods__ = frozenset()
-
 
 class ChatService:
     """Chat completions in the OpenAI form, in-process."""
 
-    def __init__(self, state: State, front: _EngineFront) -> None:
+    def __init__(self, state: State, front: EngineFront) -> None:
         self.state = state
         self.model = front.engine.model
         self._front = front
@@ -134,8 +53,8 @@ class ChatService:
         arguments = ["--model", borrowed.model_config.model, "--served-model-name", engine.model]
         arguments += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
         arguments += ["--tool-strict-level", "parameter", "--enable-prompt-tokens-details"]
-        args = parser.parse_args(arguments)
-        front = _EngineFront(engine, borrowed)
+        args = cast("Namespace", parser.parse_args(arguments))
+        front = engine_front(engine, borrowed)
         state = State()
         await init_app_state(front, state, args, await front.get_supported_tasks())
         return cls(state, front)
@@ -175,7 +94,7 @@ class ChatService:
         body.setdefault("model", self.model)
         try:
             request = ChatCompletionRequest(
-                **body, request_id=ticket.call, vllm_xargs=ticket.to_flat()
+                **body, request_id=ticket.call, vllm_xargs={**ticket.to_flat()}
             )
             reply = await self._chat.create_chat_completion(request)
         except (ValidationError, TypeError) as cause:
@@ -189,10 +108,6 @@ class ChatService:
             # vLLM's front end answers a cancelled call with an error reply; a cancel must stay one.
             raise asyncio.CancelledError
         return reply
-
-
-def _ignore(receipt: Receipt) -> None:
-    pass
 
 
 def _problems(cause: ValidationError | TypeError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from autellix import __version__
 from autellix.errors import AutellixError, UsageError
 
 app = typer.Typer(
@@ -39,7 +39,10 @@ _RUN_EXAMPLES = """[bold]Examples[/bold]
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(f"autellix {__version__}")
+        try:
+            print(f"autellix {importlib.metadata.version('autellix')}")
+        except importlib.metadata.PackageNotFoundError:
+            print("autellix, from a checkout that is not installed")
         raise typer.Exit
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Coroutine,
     Generator,
     Mapping,
@@ -94,7 +93,7 @@ class Engine(Protocol):
     model: str
     replicas: int
 
-    def generate(self, call: EngineCall) -> AsyncIterator[EngineChunk]:
+    def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
         """Run a call; chunks as they come, the last one with the receipt.
 
         Raises:

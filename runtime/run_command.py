@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
-import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -23,15 +18,15 @@ from autellix.errors import UsageError
 from ..tracing.live import LiveView
 from ..tracing.summary import summary_table
 from ..tracing.view import ProgressView
+from .answers import answer_text, outcome_json
 from .engine_host import EngineHost
 from .inputs import InputLine, read_inputs
+from .interrupts import INTERRUPTED, Interrupts
 from .launcher import Outcome, failure_text, run_programs
 from .progress import Steps
 from .session import Session, use_session
 from .settings import Settings
-from .targets import Entry, load_program, parse_target, run_script
-
-INTERRUPTED = 130
+from .targets import Entry, Target, load_program, parse_target, run_script, script_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,40 +51,30 @@ class RunRequest:
 def run_request(request: RunRequest, settings: Settings, host: EngineHost | None = None) -> int:
     """Run it; the exit code: 0 all programs fine, 1 some failed, 130 interrupted.
 
+    Args:
+        host: a running engine to use; without, one is started and stopped again.
+
     Raises:
         UsageError: the target or the inputs cannot be used.
         AutellixError: the engine or the model cannot be used.
     """
     console = Console(stderr=True)
-    _log_to(console, settings.debug)
-    lines = read_inputs(request.input)
-    target = parse_target(request.target)
-    if request.input is None and (target.path is None or target.variable is not None):
-        raise UsageError(
-            f"{request.target} is run once per input: give --input with JSON, a file or - for "
-            "standard input. Only FILE.py runs without, as a plain script."
-        )
-    if request.input is not None and request.script_args:
-        raise UsageError("Arguments after -- are for scripts; with --input there is no script.")
     with ExitStack() as stack:
-        interrupts = stack.enter_context(Interrupts())
-        # Before the engine, which takes long: a mistake in the target should show at once.
+        stack.enter_context(_logging_to(console, settings.debug))
+        command = _RunCommand(request, settings, console, stack.enter_context(Interrupts()))
         session = Session(settings, host)
         stack.callback(session.close)
-        if request.input is not None:
-            session.recorder.install()
-            use_session(session)
-            entry = load_program(target)
-        with Steps("engine", shown=not settings.quiet, console=console) as steps:
-            steps.note("starting (some 20 s on a CPU)")
-            session.start()
+        # The user's modules may set up models when they are imported: they belong to this run.
+        session.recorder.install()
         use_session(session)
         stack.callback(use_session, None)
-        with _view(session, settings, console, total=len(lines) or None):
-            if request.input is None:
-                code = _run_script(target.path, request, settings, console)
-            else:
-                code = _run_inputs(entry, lines, request, settings, console, interrupts)
+        # Before the engine, which takes long: a mistake in the target should show at once.
+        job = command.prepare()
+        with Steps("engine", shown=not settings.quiet, console=console) as steps:
+            steps.note("starting, some 20 s on a CPU")
+            session.start()
+        with _view(session, settings, console, total=len(command.lines) or None):
+            code = job()
         written = session.finish()
         if not settings.quiet:
             document = session.record.document()
@@ -100,101 +85,93 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
     return code
 
 
-def _run_script(
-    path: Path | None, request: RunRequest, settings: Settings, console: Console
-) -> int:
-    assert path is not None
-    try:
-        run_script(path, request.script_args)
-    except SystemExit as leaving:
-        return _exit_code(leaving, console)
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except UsageError:
-        raise
-    except Exception as error:
-        if settings.debug:
-            traceback.print_exc()
-        _say(console, f"{path.name} failed: {failure_text(error)}", settings)
-        return 1
-    return 0
+class _RunCommand:
+    """A run's request, checked, and the two ways to carry it out."""
 
+    def __init__(
+        self, request: RunRequest, settings: Settings, console: Console, interrupts: Interrupts
+    ) -> None:
+        self.request = request
+        self.settings = settings
+        self.console = console
+        self.interrupts = interrupts
+        self.lines: list[InputLine] = read_inputs(request.input)
+        self.target = parse_target(request.target)
 
-def _run_inputs(
-    entry: Entry,
-    lines: list[InputLine],
-    request: RunRequest,
-    settings: Settings,
-    console: Console,
-    interrupts: Interrupts,
-) -> int:
-    def show(outcome: Outcome) -> None:
-        if request.as_json:
-            print(json.dumps(_outcome_json(outcome), default=str), flush=True)
-        elif outcome.status == "failed":
-            who = outcome.program or "not run"
-            _say(console, f"line {outcome.line} ({who}): {outcome.error}", settings)
-            if settings.debug and outcome.trace_back:
-                console.print(Text(outcome.trace_back), soft_wrap=True)
-        elif outcome.status == "done":
-            print(f"{outcome.program}: {_answer(outcome.output)}", flush=True)
+    def prepare(self) -> Callable[[], int]:
+        """What is to be run, found and imported; calling it runs it and gives the exit code."""
+        if self.request.input is not None:
+            if self.request.script_args:
+                raise UsageError(
+                    "Arguments after -- are for scripts; with --input there is no script."
+                )
+            entry = load_program(self.target)
+            return lambda: self._run_inputs(entry)
+        if self.target.path is None or self.target.variable is not None:
+            raise UsageError(
+                f"{self.request.target} is run once per input: give --input with JSON, a file or "
+                "- for standard input. Only FILE.py runs without, as a plain script."
+            )
+        script_path(self.target.path)
+        return lambda: self._run_script(self.target)
 
-    async def run_all() -> list[Outcome]:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        interrupts.instead = lambda: loop.call_soon_threadsafe(task.cancel) and None
-        return await run_programs(entry, lines, concurrency=request.concurrency, on_outcome=show)
-
-    outcomes = asyncio.run(run_all())
-    statuses = {outcome.status for outcome in outcomes}
-    if "cancelled" in statuses:
-        return INTERRUPTED
-    return 1 if "failed" in statuses else 0
-
-
-def _say(console: Console, text: str, settings: Settings) -> None:
-    hint = "" if settings.debug else "; --debug shows the traceback"
-    console.print(Text.assemble(("failed: ", "bold red"), text, (hint, "dim")))
-
-
-def _answer(output: Any) -> str:
-    """What a program returned, in one line for people."""
-    if isinstance(output, dict) and output.get("messages"):
-        output = getattr(output["messages"][-1], "content", output["messages"][-1])
-    if not isinstance(output, str):
-        output = json.dumps(output, default=str, ensure_ascii=False)
-    return " ".join(output.split())
-
-
-def _outcome_json(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "line": outcome.line,
-        "program": outcome.program,
-        "status": outcome.status,
-        "output": _plain(outcome.output),
-        "error": outcome.error,
-    }
-
-
-def _plain(value: Any) -> Any:
-    """Messages and models as their own dictionaries; the rest as it is."""
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _exit_code(leaving: SystemExit, console: Console) -> int:
-    """A script's own exit, as Python itself would read it."""
-    if leaving.code is None:
+    def _run_script(self, target: Target) -> int:
+        assert target.path is not None
+        try:
+            run_script(target.path, self.request.script_args)
+        except SystemExit as leaving:
+            return self._exit_code(leaving)
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except UsageError:
+            raise
+        except Exception as error:
+            self._say(f"{target.path.name}: {failure_text(error)}", traceback.format_exc())
+            return 1
         return 0
-    if isinstance(leaving.code, int):
-        return leaving.code
-    console.print(str(leaving.code), highlight=False, markup=False)
-    return 1
+
+    def _run_inputs(self, entry: Entry) -> int:
+        async def run_all() -> list[Outcome]:
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            assert task is not None
+            self.interrupts.instead = lambda: loop.call_soon_threadsafe(task.cancel)
+            try:
+                return await run_programs(
+                    entry,
+                    self.lines,
+                    concurrency=self.request.concurrency,
+                    on_outcome=self._show,
+                )
+            finally:
+                self.interrupts.instead = None
+
+        statuses = {outcome.status for outcome in asyncio.run(run_all())}
+        if "cancelled" in statuses:
+            return INTERRUPTED
+        return 1 if "failed" in statuses else 0
+
+    def _show(self, outcome: Outcome) -> None:
+        if self.request.as_json:
+            print(outcome_json(outcome), flush=True)
+        elif outcome.status == "done":
+            print(f"{outcome.program}: {answer_text(outcome.output)}", flush=True)
+        if outcome.status == "failed":
+            who = f" ({outcome.program})" if outcome.program else ""
+            self._say(f"line {outcome.line}{who}: {outcome.error}", outcome.trace_back)
+
+    def _say(self, text: str, trace_back: str | None) -> None:
+        """One failure, in one paragraph; with its traceback under ``--debug``."""
+        hint = "; --debug shows the traceback" if trace_back and not self.settings.debug else ""
+        self.console.print(Text.assemble(("failed: ", "bold red"), text, (hint, "dim")))
+        if trace_back and self.settings.debug:
+            self.console.print(Text(trace_back), soft_wrap=True)
+
+    def _exit_code(self, leaving: SystemExit) -> int:
+        """A script's own exit, as Python itself would read it."""
+        if leaving.code is None or isinstance(leaving.code, int):
+            return leaving.code or 0
+        self.console.print(str(leaving.code), highlight=False, markup=False)
+        return 1
 
 
 @contextmanager
@@ -211,38 +188,13 @@ def _view(
             yield
 
 
-class Interrupts:
-    """Ctrl-C and SIGTERM stop cleanly; a second one stops at once.
-
-    The first raises KeyboardInterrupt in the main thread, or calls ``instead`` where that is set:
-    an event loop must not be torn in the middle of a step.
-    """
-
-    def __init__(self) -> None:
-        self.instead: Callable[[], None] | None = None
-        self._seen = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._interrupt)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _interrupt(self, number: int, frame: object) -> None:
-        if self._seen:
-            os._exit(INTERRUPTED)  # the engine's processes end with this one
-        self._seen = True
-        if self.instead is None:
-            raise KeyboardInterrupt
-        self.instead()
-
-
-def _log_to(console: Console, debug: bool) -> None:
+@contextmanager
+def _logging_to(console: Console, debug: bool) -> Iterator[None]:
     handler = RichHandler(console=console, show_path=debug, show_time=debug)
     logger = logging.getLogger("autellix")
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if debug else logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

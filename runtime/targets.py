@@ -130,7 +130,7 @@ def run_script(path: Path | str, argv: Sequence[str] = ()) -> None:
     Raises:
         TargetError: there is no such script, or it or what it imports is no valid Python.
     """
-    path = _script(Path(path))
+    path = script_path(Path(path))
     with _as_argv(path, argv), _on_path(path.parent), plain_script_errors(path):
         runpy.run_path(str(path), run_name="__main__")
 
@@ -140,7 +140,7 @@ def run_script(path: Path | str, argv: Sequence[str] = ()) -> None:
 
 def _import(target: Target) -> ModuleType:
     if target.path is not None:
-        return _import_file(_script(target.path))
+        return _import_file(script_path(target.path))
     assert target.module is not None
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
@@ -173,7 +173,7 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _script(path: Path) -> Path:
+def script_path(path: Path) -> Path:
     if path.is_dir():
         inside = sorted(p.name for p in path.glob("*.py"))[:5]
         hint = f"one of {', '.join(inside)}" if inside else "there is no .py file in it"

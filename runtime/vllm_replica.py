@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import difflib
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +107,6 @@ class VllmReplica:
         args = engine_args(model, given, scheduler, served_name=served_name)
         _check_memory()
         logfile = None if debug else new_log()
-        if logfile is not None:
-            log_vllm_to(logfile)
         try:
             with engine_processes(logfile):
                 llm = AsyncLLM.from_engine_args(args)
@@ -116,9 +114,12 @@ class VllmReplica:
             raise
         except Exception as cause:
             raise _start_error(model, cause, logfile) from cause
+        if logfile is not None:
+            # Not earlier: vLLM sets its loggers up anew when an engine starts.
+            log_vllm_to(logfile)
         return cls(llm, served_name)
 
-    async def generate(self, call: EngineCall) -> AsyncIterator[EngineChunk]:
+    async def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
         """See ``Engine.generate``."""
         if not self._accepting:
             raise EngineStoppedError("The engine takes no new calls: it is being stopped.")

@@ -1,0 +1,119 @@
+"""What vLLM's front end takes for its engine: passes calls on to an ``Engine``, with tickets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from typing import Any
+
+from ..scheduler.tickets import Receipt, Ticket
+from .protocols import Engine, EngineCall
+from .vllm_names import AsyncLLM, EngineClient, RequestOutput, SamplingParams
+
+ReceiptSink = Callable[[Receipt], None]
+
+
+def _ignore(receipt: Receipt) -> None:
+    pass
+
+
+class EngineFront(EngineClient):
+    """An ``Engine`` as vLLM's own front end sees one; make it with :func:`engine_front`.
+
+    Args:
+        engine: runs the calls.
+        borrowed: a replica's client, whose tokenizer, configuration and side services are used.
+    """
+
+    def __init__(self, engine: Engine, borrowed: AsyncLLM) -> None:
+        self.engine = engine
+        self.vllm_config = borrowed.vllm_config
+        self.model_config = borrowed.model_config
+        self.renderer = borrowed.renderer
+        self.input_processor = borrowed.input_processor
+        self.borrowed = borrowed
+        self.on_receipt: ReceiptSink = _ignore
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the engine takes calls."""
+        return self.borrowed.is_running
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the engine has ended."""
+        return self.borrowed.is_stopped
+
+    @property
+    def errored(self) -> bool:
+        """Whether the engine has died."""
+        return self.borrowed.errored
+
+    @property
+    def dead_error(self) -> BaseException:
+        """What the engine died of."""
+        return self.borrowed.dead_error
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run one call; its receipt goes to the sink, also when it is aborted."""
+        for ours in ("priority", "session_id"):
+            options.pop(ours, None)
+        extra = sampling_params.extra_args or {}
+        ticket = Ticket.from_flat(extra) or Ticket(program=request_id, call=request_id)
+        ticket = replace(ticket, prompt_tokens=len(prompt.get("prompt_token_ids") or ()))
+        sampling_params.extra_args = {**extra, **ticket.to_flat()}
+        stream = self.engine.generate(
+            EngineCall(ticket=ticket, prompt=prompt, sampling=sampling_params, options=options)
+        )
+        receipt: Receipt | None = None
+        try:
+            async for chunk in stream:
+                if chunk.receipt is not None:
+                    receipt = chunk.receipt
+                    self.on_receipt(receipt)
+                yield chunk.output
+        finally:
+            await stream.aclose()
+            if receipt is None:
+                await asyncio.shield(self._settle(ticket.call))
+
+    async def _settle(self, call_id: str) -> None:
+        receipt = await self.engine.abort(call_id)
+        if receipt is not None:
+            self.on_receipt(receipt)
+
+    async def get_supported_tasks(self) -> Any:
+        """What the model can do."""
+        return await self.borrowed.get_supported_tasks()
+
+    async def abort(self, request_id: Any) -> None:
+        """Abort one call or several."""
+        for call_id in [request_id] if isinstance(request_id, str) else list(request_id):
+            await self.engine.abort(call_id)
+
+    async def check_health(self) -> None:
+        """Raise where the engine is not well."""
+        await self.borrowed.check_health()
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """Nothing: the engine belongs to its host."""
+
+
+def engine_front(engine: Engine, borrowed: AsyncLLM) -> EngineFront:
+    """A front over ``engine``.
+
+    What is left of vLLM's protocol (profiling, sleeping, LoRA ...) goes to ``borrowed``.
+    """
+    missing = {name: _passed_on(name) for name in EngineFront.__abstractmethods__}
+    complete: Any = type("EngineFront", (EngineFront,), missing)
+    return complete(engine, borrowed)
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    async def method(self: EngineFront, *args: Any, **kwargs: Any) -> Any:
+        return await getattr(self.borrowed, name)(*args, **kwargs)
+
+    return method
