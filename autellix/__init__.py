@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .errors import AutellixError
+    from .integrations.chat_model import ChatAutellix  # pyright: ignore[reportMissingImports]
+    from .runtime.program_scope import program  # pyright: ignore[reportMissingImports]
 
 __version__ = "0.1.0"
 

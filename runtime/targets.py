@@ -174,6 +174,11 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def script_path(path: Path) -> Path:
+    """The script's absolute path.
+
+    Raises:
+        TargetError: there is no such script; the message names what is near.
+    """
     if path.is_dir():
         inside = sorted(p.name for p in path.glob("*.py"))[:5]
         hint = f"one of {', '.join(inside)}" if inside else "there is no .py file in it"
