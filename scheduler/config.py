@@ -30,6 +30,8 @@ class SchedulerConfig:
         preempt: whether running calls give way to better-placed waiting ones.
         preempt_gap: levels by which a waiting call must be better placed than its victim.
         min_run_steps: typical steps that a call keeps its seat before it can be a victim.
+        patience_steps: typical steps that a call waits in its place before running ones give way to
+            it; a busy engine has a seat for it sooner, and nobody need start over.
         kept_decisions: the most decisions kept of one call; beyond, the middle ones are dropped.
         replica: index of the replica, copied into receipts.
 
@@ -48,6 +50,7 @@ class SchedulerConfig:
     preempt: bool = True
     preempt_gap: int = 2
     min_run_steps: int = 8
+    patience_steps: int = 8
     kept_decisions: int = 64
     replica: int = 0
 
@@ -63,6 +66,7 @@ class SchedulerConfig:
         self._at_least("policy_interval", 1, "1 runs the policy at every step, 8 is a good start")
         self._at_least("preempt_gap", 1, "to switch preemption off give preempt=False")
         self._at_least("min_run_steps", 0, "0 lets a call lose its seat at once")
+        self._at_least("patience_steps", 0, "0 makes running calls give way at once")
         self._at_least("kept_decisions", 2, "the first and the last decision are always kept")
         self._at_least("replica", 0, "replicas count from 0")
 

@@ -25,7 +25,7 @@ number of live calls: calls are touched when something happens to them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, takewhile
 
 from .config import SchedulerConfig
 from .levels import Levels, TypicalStep
@@ -67,7 +67,6 @@ class Scheduler:
             config.beta, program_aware=self.policy.program_aware, clock=self._clock
         )
         self._entries = count()
-        self._unseated: list[LiveCall] = []
 
     # What the engine tells.
 
@@ -89,7 +88,7 @@ class Scheduler:
         call = LiveCall(ticket, key, program, now, self.config.kept_decisions)
         self.calls[key] = program.calls[key] = call
         level = self.levels.of(ticket.attained_s) if self.policy.multilevel else 0
-        self._enter(call, level)
+        self._enter(call, level, now)
         self.waiting_by_level[level] += 1
         call.log(now, "arrival", f"attained {ticket.attained_s:.3g} s")
         if level:
@@ -101,17 +100,12 @@ class Scheduler:
     ) -> None:
         """A step goes out whose batch is the one before, plus ``joining``, minus ``dropping``.
 
-        Calls that have left must be among ``dropping`` of the first step without them.
+        Calls of the batch before that have left or lost their seat must be among ``dropping``; one
+        that has got its seat back by now is among ``joining`` as well.
         """
         for call in joining:
             if not call.seated:
                 self._seat(call, now)
-        if self._unseated:
-            for call in self._unseated:
-                if call.in_batch and not (call.seated or call.gone or call in dropping):
-                    # Lost its seat and got it back between two steps, without missing one.
-                    self._seat(call, now)
-            self._unseated.clear()
         self._clock.dispatch(joining, dropping, now)
 
     def charge(self, now: float) -> float:
@@ -135,7 +129,6 @@ class Scheduler:
         self.preemptions += 1
         self.running_by_level[call.level] -= 1
         self.waiting_by_level[call.level] += 1
-        self._unseated.append(call)
         call.log(now, "preemption", reason)
         self._promotions.review(call, now)
 
@@ -202,36 +195,38 @@ class Scheduler:
     def victims(self, capacity: Capacity, now: float) -> list[Victim]:
         """The running calls that should give way now (rule 5); tell :meth:`preempt` of each.
 
-        A call that has just got its seat is left alone for a while, so that nobody loses more to
-        starting over than it gains.
+        Starting over costs work. So a call that has just got its seat is left alone for a while,
+        and so is everybody while the waiting call may still get a seat that comes free by itself.
         """
         config = self.config
-        if not config.preempt or not self.policy.multilevel:
+        gap = config.preempt_gap
+        if not config.preempt or len(self.running_by_level) <= gap:
             return []
         best = next((i for i, n in enumerate(self.waiting_by_level) if n), None)
-        if best is None:
-            return []
-        floor = best + config.preempt_gap
-        if not any(self.running_by_level[floor:]):
+        if best is None or not any(self.running_by_level[best + gap :]):
             return []
         worst = max(i for i, n in enumerate(self.running_by_level) if n)
-        least_s = config.min_run_steps * self.typical_step_s
-        waiting: list[LiveCall] = []
-        running: list[LiveCall] = []
-        for call in self.calls.values():
-            if not call.seated:
-                if call.level <= worst - config.preempt_gap and capacity.may_start(call):
-                    waiting.append(call)
-            elif (
-                call.level >= floor
-                and self._clock.service(call) - call.seat_service_s >= least_s
-                and capacity.may_stop(call)
-            ):
-                running.append(call)
-        if not running:
-            return []
+        waiting = [
+            call
+            for call in self.calls.values()
+            if not call.seated and call.level <= worst - gap and capacity.may_start(call)
+        ]
         waiting.sort(key=self.rank)
-        return choose_victims(waiting, running, capacity, config.preempt_gap)
+        # An impatient one that comes before the others in the queue takes the room it finds.
+        before_s = now - config.patience_steps * self.typical_step_s
+        patient = list(takewhile(lambda c: max(c.placed_s, c.waiting_since_s) <= before_s, waiting))
+        if not patient:
+            return []
+        least_s = config.min_run_steps * self.typical_step_s
+        running = [
+            call
+            for call in self.calls.values()
+            if call.seated
+            and call.level >= best + gap
+            and self._clock.service(call) - call.seat_service_s >= least_s
+            and capacity.may_stop(call)
+        ]
+        return choose_victims(patient, running, capacity, gap) if running else []
 
     # What can be read.
 
@@ -284,18 +279,19 @@ class Scheduler:
             return Levels(())
         return Levels.derive(self.config, self._level_step_s)
 
-    def _enter(self, call: LiveCall, level: int) -> None:
+    def _enter(self, call: LiveCall, level: int, now: float) -> None:
         """Put the call at the end of a level, with that level's whole quantum."""
         call.level = level
+        call.placed_s = now
         call.rank = (level << _LEVEL_SHIFT) + next(self._entries)
         call.levels.append(level + 1)
         self._clock.grant(call, self.levels.quanta[level])
 
-    def _move(self, call: LiveCall, level: int) -> None:
+    def _move(self, call: LiveCall, level: int, now: float) -> None:
         by_level = self.running_by_level if call.seated else self.waiting_by_level
         by_level[call.level] -= 1
         by_level[level] += 1
-        self._enter(call, level)
+        self._enter(call, level, now)
 
     def _seat(self, call: LiveCall, now: float) -> None:
         before_s = call.waited_s
@@ -311,7 +307,7 @@ class Scheduler:
 
     def _demote(self, call: LiveCall, now: float) -> None:
         used_up_s = call.quantum_s
-        self._move(call, call.level + 1)
+        self._move(call, call.level + 1, now)
         self.demotions += 1
         call.log(now, "demotion", f"quantum of {used_up_s:.3g} s used up")
         self._promotions.review(call, now)
@@ -319,7 +315,7 @@ class Scheduler:
     def _promote(self, starved: Starved, now: float) -> None:
         call = starved.call
         self._promotions.restart(call, now)
-        self._move(call, 0)
+        self._move(call, 0, now)
         self.promotions += 1
         reason = f"program waited {starved.wait_s:.3g} s for {starved.service_s:.3g} s of service"
         call.log(now, "promotion", reason)

@@ -33,6 +33,7 @@ class LiveCall:
         program: totals that the call shares with its program's other live calls.
         level: from 0, best first.
         rank: orders all calls: by level, then by entry into the level.
+        placed_s: when it entered its level.
         seated: whether it has a seat in the engine.
         started: whether it ever had one.
         gone: whether it has left.
@@ -64,6 +65,7 @@ class LiveCall:
         "last_step",
         "level",
         "levels",
+        "placed_s",
         "preemptions",
         "program",
         "promotion_due_s",
@@ -90,6 +92,7 @@ class LiveCall:
         self.arrived_s = now
         self.level = 0
         self.rank = 0
+        self.placed_s = now
         self.seated = False
         self.started = False
         self.gone = False

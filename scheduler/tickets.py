@@ -40,21 +40,17 @@ class Ticket:
 
     def to_flat(self) -> dict[str, str | int | float]:
         """The ticket as a flat dictionary with prefixed keys (vLLM's ``extra_args``)."""
-        return {_PREFIX + f.name: getattr(self, f.name) for f in fields(self)}
+        return {flat: getattr(self, name) for name, flat in _TICKET_KEYS.items()}
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any] | None) -> Self | None:
         """Read a ticket back; None where there is none (a call from outside)."""
-        if not flat or _PREFIX + "call" not in flat:
+        if not flat or _TICKET_KEYS["call"] not in flat:
             return None
-        known = {f.name for f in fields(cls)}
-        return cls(
-            **{
-                key.removeprefix(_PREFIX): value
-                for key, value in flat.items()
-                if key.startswith(_PREFIX) and key.removeprefix(_PREFIX) in known
-            }
-        )
+        return cls(**{name: flat[key] for name, key in _TICKET_KEYS.items() if key in flat})
+
+
+_TICKET_KEYS = {f.name: _PREFIX + f.name for f in fields(Ticket)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +99,7 @@ class Receipt:
 
     def to_wire(self) -> dict[str, Any]:
         """The receipt as nested plain types (msgpack and JSON safe)."""
-        wire = {f.name: getattr(self, f.name) for f in fields(self)}
+        wire = {name: getattr(self, name) for name in self.__slots__}
         wire["levels"] = list(self.levels)
         wire["decisions"] = [[d.at_s, d.kind, d.level, d.reason] for d in self.decisions]
         return wire

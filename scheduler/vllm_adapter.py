@@ -12,13 +12,14 @@ A request's life here:
    its queues and never while it does. Victims are hidden from vLLM for that step: it cannot stop
    and resume a request in one.
 3. vLLM fills the seats from its waiting queue at every step, so a finished call's seat is taken at
-   once. Who is in the step is read from its output, and only changes are passed on.
+   once. What is known to have changed is passed on to the core; that nothing else has is made sure
+   by comparing the keys, which costs next to nothing.
 4. ``update_from_output``: the step's duration is charged before vLLM looks at the tokens, so that a
    receipt has the last step in it. The same holds with steps in flight (async scheduling): vLLM
    gives outputs in the order of dispatch.
-5. ``_free_request``: however a request ends, it passes here. Its receipt goes with its last output,
-   as ``kv_transfer_params["autellix"]``. Where no output is delivered (an abort), the front asks
-   for it: ``call_utility_async("autellix_receipt", call_id)``.
+5. ``_free_request``: however a request ends, it passes here. vLLM puts what this returns on the
+   last output, so the receipt goes out as ``kv_transfer_params["autellix"]``. Where no output is
+   delivered (an abort, an error), the front asks: ``call_utility_async("autellix_receipt", call)``.
 
 A request with ``n > 1`` reaches the scheduler as n requests with one ticket. Each has its own place
 and meters; the receipt on each one's last output is that of the call so far, so the last one to
@@ -32,7 +33,7 @@ import time
 from collections import OrderedDict
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, cast
 
 import vllm
 from vllm.v1.core.kv_cache_manager import KVCacheManager
@@ -41,7 +42,7 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -51,6 +52,7 @@ from autellix.errors import SettingsError, VersionError
 from .config import SchedulerConfig
 from .core import Scheduler
 from .live_call import LiveCall
+from .rank_queue import RankQueue
 from .tickets import Receipt, Ticket
 from .victims import Victim
 
@@ -73,7 +75,6 @@ _OFFERED: tuple[tuple[type, tuple[str, ...]], ...] = (
         ),
     ),
     (KVCacheManager, ("get_blocks", "get_computed_blocks", "usage")),
-    (RequestQueue, ("prepend_request", "remove_requests")),
 )
 _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
     (
@@ -82,7 +83,6 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
             "_inflight_prefills",
             "current_step",
             "kv_cache_manager",
-            "kv_holding_waiting",
             "max_num_active_reqs",
             "num_waiting_for_streaming_input",
             "requests",
@@ -147,15 +147,14 @@ class ProgramScheduler(AsyncScheduler):
         self.now = time.monotonic
         self._room = _Room(self)
         self._interval = config.policy_interval if self.core.policy.multilevel else 0
-        self._last_ran: dict[str, int] = {}
         self._batch: dict[str, LiveCall] = {}
         self._dropped: list[LiveCall] = []
         self._cached_tokens: dict[str, int] = {}
         self._requests_of: dict[str, int] = {}
         self._parts: dict[str, Receipt] = {}
-        self._updating = False
-        self._leaving: dict[str, Receipt] = {}
         self._receipts: OrderedDict[str, Receipt] = OrderedDict()
+        self._queue: RankQueue[Request] = RankQueue()
+        self.waiting = cast("RequestQueue", self._queue)
 
     # Hooks into vLLM.
 
@@ -167,8 +166,6 @@ class ProgramScheduler(AsyncScheduler):
             request.priority = call.rank
             call_id = call.ticket.call
             self._requests_of[call_id] = self._requests_of.get(call_id, 0) + 1
-            if request_id in self._last_ran:
-                self._forget_namesake(request_id)
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -181,39 +178,24 @@ class ProgramScheduler(AsyncScheduler):
         finally:
             for request in hidden:
                 self.waiting.prepend_request(request)
-        ran, last = output.num_scheduled_tokens, self._last_ran
-        if ran.keys() == last.keys() and not self._dropped:
-            self.core.dispatch((), (), self.now())
-        else:
-            self._dispatch_changed(ran, last)
-        self._last_ran = ran
+        self._dispatch(output)
         return output
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """Charge the step, let vLLM take the tokens, and give the receipts to what finished."""
+        """Charge the step, then let vLLM take the tokens."""
         self.core.charge(self.now())
-        self._updating = True
-        try:
-            outputs = super().update_from_output(scheduler_output, model_runner_output)
-        finally:
-            self._updating = False
-        if self._leaving:
-            for batch in outputs.values():
-                for output in batch.outputs:
-                    if output.finish_reason is not None:
-                        self._attach_receipt(output)
-            self._leaving.clear()
-        return outputs
+        return super().update_from_output(scheduler_output, model_runner_output)
 
     def _preempt_request(
         self, request: Request, timestamp: float, drop_stale_output: bool = False
     ) -> None:
         """A request loses its seat: by us, or by vLLM when a running one finds no KV block."""
-        call = self.core.calls.get(request.request_id)
-        if call is not None and call.seated:
+        call = self.core.calls[request.request_id]
+        if call.seated:
             self.core.preempt(call, self.now(), "KV cache full")
+        self._drop(call)
         super()._preempt_request(request, timestamp, drop_stale_output)
 
     def _free_request(
@@ -221,9 +203,11 @@ class ProgramScheduler(AsyncScheduler):
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """A request has ended, one way or the other."""
         call = self.core.calls.get(request.request_id)
-        if call is not None:
-            self._leave(call, request)
-        return super()._free_request(request, delay_free_blocks)
+        receipt = None if call is None else self._leave(call, request)
+        params, encoder_params = super()._free_request(request, delay_free_blocks)
+        if receipt is not None:
+            params = {**(params or {}), RECEIPT_KEY: receipt.to_wire()}
+        return params, encoder_params
 
     # What the front asks for.
 
@@ -253,17 +237,17 @@ class ProgramScheduler(AsyncScheduler):
 
     def _run_policy(self, now: float) -> list[Request]:
         """Move ranks and stop victims; the victims, which vLLM must not see in this step."""
-        moved = self.core.tick(now)
-        requests = self.requests
-        for call in moved:
-            requests[call.key].priority = call.rank
+        requests, queue = self.requests, self._queue
+        for call in self.core.tick(now):
+            request = requests[call.key]
+            request.priority = call.rank
+            if not call.seated:
+                # Not harmful to one that vLLM keeps in its other queue: it is skipped here.
+                queue.moved(request)
         victims: list[Request] = []
         if self.pause_state == PauseState.UNPAUSED:
             victims = [self._stop(v, now) for v in self.core.victims(self._room, now)]
-        if victims or any(not call.seated for call in moved):
-            # Also puts the queue into the order of the new ranks.
-            self.waiting.remove_requests(set(victims))
-            self.kv_holding_waiting.remove_requests(())
+            queue.remove_requests(victims)
         self._sort_running()
         return victims
 
@@ -284,28 +268,37 @@ class ProgramScheduler(AsyncScheduler):
         if self._inflight_prefills:
             self.running.sort(key=attrgetter("is_prefill_chunk"))
 
-    def _dispatch_changed(self, ran: dict[str, int], last: dict[str, int]) -> None:
-        batch, calls = self._batch, self.core.calls
-        dropping = self._dropped
-        self._dropped = []
-        dropping += [batch.pop(request_id) for request_id in last if request_id not in ran]
+    def _dispatch(self, output: SchedulerOutput) -> None:
+        """Tell the core who joins the batch of this step and who drops out of it."""
+        batch, ran = self._batch, output.num_scheduled_tokens
         joining: list[LiveCall] = []
-        for request_id, tokens in ran.items():
-            if request_id not in last:
-                batch[request_id] = call = calls[request_id]
-                joining.append(call)
-                if not call.started:
-                    # vLLM has counted this step's tokens as computed by now.
-                    computed = self.requests[request_id].num_computed_tokens
-                    self._cached_tokens[request_id] = computed - tokens
+        for new in output.scheduled_new_reqs:
+            joining.append(self._join(new.req_id, ran))
+        resumed = output.scheduled_cached_reqs.resumed_req_ids
+        if resumed:
+            joining += [self._join(key, ran) for key in ran if key in resumed]
+        if ran.keys() != batch.keys():
+            # Running requests without work in this step, or with work again.
+            for key in [key for key in batch if key not in ran]:
+                self._drop(batch[key])
+            joining += [self._join(key, ran) for key in ran if key not in batch]
+        dropping, self._dropped = self._dropped, []
         self.core.dispatch(joining, dropping, self.now())
 
-    def _forget_namesake(self, request_id: str) -> None:
-        """A request that was in the last step has ended, and a new one has its id."""
-        self._last_ran = {key: n for key, n in self._last_ran.items() if key != request_id}
-        self._dropped.append(self._batch.pop(request_id))
+    def _join(self, request_id: str, ran: dict[str, int]) -> LiveCall:
+        self._batch[request_id] = call = self.core.calls[request_id]
+        if not call.started:
+            # vLLM has counted this step's tokens as computed by now.
+            computed = self.requests[request_id].num_computed_tokens
+            self._cached_tokens[request_id] = computed - ran[request_id]
+        return call
 
-    def _leave(self, call: LiveCall, request: Request) -> None:
+    def _drop(self, call: LiveCall) -> None:
+        if self._batch.pop(call.key, None) is not None:
+            self._dropped.append(call)
+
+    def _leave(self, call: LiveCall, request: Request) -> Receipt:
+        self._drop(call)
         receipt = self.core.leave(
             call,
             self.now(),
@@ -321,18 +314,11 @@ class ProgramScheduler(AsyncScheduler):
         if others:
             self._requests_of[call_id] = others
             self._parts[call_id] = receipt
-        if self._updating:
-            self._leaving[request.request_id] = receipt
         # Delivered ones are kept as well: the front may have gone away in the meantime.
         self._receipts[call_id] = receipt
         if len(self._receipts) > _KEPT_RECEIPTS:
             self._receipts.popitem(last=False)
-
-    def _attach_receipt(self, output: EngineCoreOutput) -> None:
-        receipt = self._leaving.get(output.request_id)
-        if receipt is not None:
-            params = output.kv_transfer_params or {}
-            output.kv_transfer_params = {**params, RECEIPT_KEY: receipt.to_wire()}
+        return receipt
 
 
 class _Room:

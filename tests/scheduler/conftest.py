@@ -76,8 +76,8 @@ class VirtualEngine:
         running = [call for call in self.left if call.seated]
         waiting = sorted((call for call in self.left if not call.seated), key=core.rank)
         batch = running + waiting[: self.seats - len(running)]
-        joining = [call for call in batch if call not in self.batch]
-        dropping = [call for call in self.batch if call not in batch]
+        joining = [call for call in batch if call not in self.batch or not call.seated]
+        dropping = [call for call in self.batch if call not in batch or not call.seated]
         core.dispatch(joining, dropping, self.now)
         self.batch = batch
         self.steps += 1

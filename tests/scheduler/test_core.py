@@ -32,8 +32,8 @@ class Steps:
 
     def dispatch(self, *batch: LiveCall) -> None:
         self.core.dispatch(
-            [call for call in batch if call not in self.batch],
-            [call for call in self.batch if call not in batch],
+            [call for call in batch if call not in self.batch or not call.seated],
+            [call for call in self.batch if call not in batch or not call.seated],
             self.now,
         )
         self.batch = list(batch)

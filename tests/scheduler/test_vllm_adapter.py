@@ -48,6 +48,7 @@ SETTINGS = {
     "policy_interval": 1,
     "preempt_gap": 1,
     "min_run_steps": 0,
+    "patience_steps": 0,
 }
 
 
