@@ -26,8 +26,12 @@ class Forking(Protocol):
         """Pin the running strand's frontier in the current context."""
         ...
 
-    def branch(self) -> Callable[..., Any]:
-        """A runner ``run(function, *args, **kwargs)`` for work that is about to be handed on."""
+    def branch(self, *, whole: bool) -> Callable[..., Any]:
+        """A runner ``run(function, *args, **kwargs)`` for work that is about to be handed on.
+
+        Args:
+            whole: the work is a whole thread, not a job of a pool.
+        """
         ...
 
 
@@ -102,7 +106,7 @@ class ForkHooks:
             # A thread that the pool starts for this job is no fork of its own.
             self._submitting.now = True
             try:
-                return original(executor, self._forking.branch(), fn, *args, **kwargs)
+                return original(executor, self._forking.branch(whole=False), fn, *args, **kwargs)
             finally:
                 self._submitting.now = False
 
@@ -112,7 +116,7 @@ class ForkHooks:
         def start(thread: Any) -> None:
             if not self._live or getattr(self._submitting, "now", False):
                 return original(thread)
-            run_in_branch, run = self._forking.branch(), thread.run
+            run_in_branch, run = self._forking.branch(whole=True), thread.run
             before = thread.__dict__.get("run", _MISSING)
 
             def restore() -> None:

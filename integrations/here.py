@@ -25,14 +25,17 @@ T = TypeVar("T")
 class ThreadWork:
     """A piece of work in a thread (a whole thread, or one job of a pool), and where it forked."""
 
-    __slots__ = ("__weakref__", "_done", "ambient", "position", "run")
+    __slots__ = ("__weakref__", "_done", "ambient", "position", "run", "whole")
 
     def __init__(
         self,
         position: Position | None = None,
         run: Run | None = None,
         ambient: Ambient | None = None,
+        *,
+        whole: bool = True,
     ) -> None:
+        self.whole = whole  # a thread's whole life, in which others may run jobs of theirs
         self.position = position
         self.run = run
         self.ambient = ambient
@@ -48,6 +51,22 @@ class ThreadWork:
         self.position = self.run = self.ambient = None
 
 
+class GuestWork:
+    """A job in a thread whose own work is another: someone's pool that no hook knows.
+
+    When it is over cannot be seen. It counts as finished while it makes no call.
+    """
+
+    __slots__ = ("__weakref__", "host")
+
+    def __init__(self, host: ThreadWork) -> None:
+        self.host = host
+
+    def done(self) -> bool:
+        """Whether the work may have finished."""
+        return True
+
+
 class Here:
     """Answers for the code that calls it. The caller holds the recorder's lock.
 
@@ -61,6 +80,8 @@ class Here:
         self._runs = runs
         self.position: ContextVar[Position | None] = ContextVar("autellix_strand", default=None)
         self.ambient: ContextVar[Ambient | None] = ContextVar("autellix_ambient", default=None)
+        self._work: ContextVar[ThreadWork | None] = ContextVar("autellix_work", default=None)
+        self._guest: ContextVar[GuestWork | None] = ContextVar("autellix_guest", default=None)
         self._thread = threading.local()
 
     # -- who ------------------------------------------------------------------------------------
@@ -70,14 +91,20 @@ class Here:
         # Not asyncio.current_task(): it raises where no loop runs, which is the common case here.
         loop = asyncio._get_running_loop()
         task = asyncio.current_task(loop) if loop is not None else None
-        return self._work() if task is None else task
+        return self._thread_owner() if task is None else task
 
-    def _work(self) -> ThreadWork:
-        try:
-            return self._thread.work
-        except AttributeError:
-            self._thread.work = ThreadWork()
-            return self._thread.work
+    def _thread_owner(self) -> Owner:
+        work: ThreadWork | None = getattr(self._thread, "work", None)
+        if work is None:
+            work = self._thread.work = ThreadWork()
+            self._work.set(work)
+        if not work.whole or self._work.get() is work:
+            return work
+        guest = self._guest.get()
+        if guest is None or guest.host is not work:
+            guest = GuestWork(work)
+            self._guest.set(guest)
+        return guest
 
     def open_ambient(self) -> Ambient | None:
         """The innermost ambient program that has not been left."""
@@ -92,8 +119,8 @@ class Here:
         run = self._runs.get(parent_run_id) if parent_run_id is not None else None
         if run is None and (enclosing := enclosing_run()) is not None:
             run, known = self._runs.get(enclosing), enclosing
-        work = self._work()
-        if run is None and work.run is not None:
+        work = self._work.get()
+        if run is None and work is not None and work.run is not None:
             known = work.run.id
             run = self._runs.get(known)
         ambient = self.open_ambient()
@@ -103,7 +130,7 @@ class Here:
             return ambient.program, None
         if known is not None:
             # The run around this code has ended: work left behind stays in its program.
-            position = self.position.get() or work.position
+            position = self.position.get()
             if position is not None and position[0].program is not self.main:
                 return position[0].program, None
         return None, None
@@ -169,12 +196,12 @@ class Here:
         strand.join_finished()
         self.stand_on(strand)
 
-    def branch(self) -> ThreadWork:
+    def branch(self, *, whole: bool) -> ThreadWork:
         """A piece of work for another thread, forked here."""
         program, run = self.member(None)
         strand = self.strand(program or self.main, run)
         strand.join_finished()
-        return ThreadWork((strand, strand.pinned()), run, self.open_ambient())
+        return ThreadWork((strand, strand.pinned()), run, self.open_ambient(), whole=whole)
 
     def runner(self, work: ThreadWork) -> Callable[..., Any]:
         """``run(function, *args, **kwargs)`` that does the work in the thread that calls it."""
@@ -185,12 +212,14 @@ class Here:
     ) -> T:
         before: ThreadWork | None = getattr(self._thread, "work", None)
         self._thread.work = work
+        mine = self._work.set(work)
         position = self.position.set(work.position)
         ambient = self.ambient.set(work.ambient)
         try:
             return function(*args, **kwargs)
         finally:
             work.finish()
+            self._work.reset(mine)
             self.position.reset(position)
             self.ambient.reset(ambient)
             if before is None:

@@ -1,28 +1,13 @@
-"""The recorder: which programs run, which calls they make, and what each call depends on.
+"""The recorder: LangGraph, LangChain and plain Python programs, seen from outside.
 
-One callback handler, visible in every context, turns langchain-core's runs into programs and calls
-and tells an observer. The DAG's rules are numbered in ``strands.py`` (inside a task) and
-``supersteps.py`` (between the tasks of a graph).
-
-Who is the program of a run? The first that applies:
-
-1. the innermost ``enter_program`` scope inside the enclosing run, or that no run encloses;
-2. the program of the enclosing run (by parent id, else by the context's run, else by the run that
-   forked this thread);
-3. of a chain without any: a program of its own, id = the thread_id where it has one, else the run
-   id. A thread's next turn follows the calls of the one before;
-4. of a bare call without any: the program "main", until ``close_main``.
-
-``enter_program`` inside a program is part of that program, unless it names another id.
+One callback handler, visible in every context, turns langchain-core's runs into programs and
+calls; hooks at the fork points tell tasks and threads apart. ``tracker.py`` keeps the account.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import logging
-import threading
-import uuid
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -30,18 +15,13 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from ..runtime.protocols import CallEnd, CallKind, CallStart, Parent, ProgramEnd, ProgramObserver
+from ..runtime.protocols import CallKind, ProgramEnd, ProgramObserver
 from . import langgraph_private as private
 from .forks import ForkHooks
-from .here import Here, ThreadWork
-from .runs import Ambient, Program, Run
-from .strands import Strand
-from .supersteps import Supersteps
+from .runs import Ambient
+from .tracker import TaskPlace, Tracker
 
-log = logging.getLogger("autellix")
 F = TypeVar("F", bound=Callable[..., Any])
-MAIN = "main"
-_KEPT_THREADS = 10_000  # frontiers of threads that have no turn open; the oldest go first
 _CANCELLED = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 _active: Recorder | None = None
 
@@ -54,7 +34,7 @@ def _guarded(method: F) -> F:
         try:
             return method(self, *args, **kwargs)
         except Exception as fault:
-            self._report(fault)
+            self.tracker.report(fault)
             return None
 
     return guarded  # type: ignore[return-value]
@@ -71,15 +51,10 @@ class Recorder(BaseCallbackHandler):
     run_inline = True  # async managers then call in the caller's task: context variables stick
 
     def __init__(self, observer: ProgramObserver) -> None:
-        self._observer = observer
-        self._lock = threading.RLock()
+        self.tracker = Tracker(observer)
         self._call: ContextVar[UUID | None] = ContextVar("autellix_call", default=None)
-        self._runs: dict[UUID, Run] = {}
-        self._programs: dict[str, Program] = {}
-        self._here = Here(self._runs, Program(MAIN, lasting=True))
         self._hooks = ForkHooks(self)
         self._undo: list[Callable[[], None]] = []
-        self._faulty = False
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -107,89 +82,58 @@ class Recorder(BaseCallbackHandler):
             self._undo.pop()()
 
     def tables(self) -> dict[str, int]:
-        """How many runs, open calls and programs are kept now."""
-        with self._lock:
-            programs = [self._here.main, *self._programs.values()]
-            return {
-                "runs": len(self._runs),
-                "calls": sum(len(program.calls) for program in programs),
-                "programs": len(self._programs),
-            }
+        """How many ``runs``, open ``calls`` and ``programs`` are kept now."""
+        return self.tracker.tables()
 
     # -- programs -----------------------------------------------------------------------------
 
-    def enter_program(self, program_id: str | None = None, name: str = "") -> Ambient:
-        """Make what follows in this context a program; returns what ``exit_program`` takes.
+    @_guarded
+    def enter_program(
+        self, program_id: str | None = None, name: str = "", *, fresh: bool = False
+    ) -> Ambient | None:
+        """Make what follows in this context a program.
+
+        Inside a program the scope is part of that program, unless it names another id.
 
         Args:
-            program_id: a lasting identity (its next turn follows this one), None for a fresh one.
-                Inside a program None or that program's own id join it.
+            program_id: a lasting identity, whose next turn follows this one; None for a fresh one.
             name: for people; the id where it is empty.
-        """
-        with self._lock:
-            self._hooks.hook_uvloop()
-            program, run = self._here.member(None)
-            outer = self._here.open_ambient()
-            position = self._here.position.get()
-            if program is not None and program_id in (None, program.id):
-                return Ambient(program, outer=outer)
-            id = program_id or str(uuid.uuid4())
-            own = self._program(id, lasting=program_id is not None)
-            enclosing = self._here.strand(program or self._here.main, run)
-            strand = own.begin(self._here.owner(), enclosing)
-            ambient = Ambient(own, outer=outer, strand=strand, position=position)
-            self._here.ambient.set(ambient)
-            self._here.stand_on(strand)
-        self._tell(self._observer.program_started, own.id, name or id)
-        return ambient
+            fresh: the id was made up for this scope: it counts as no id, and has no next turn.
 
+        Returns:
+            What ``exit_program`` takes.
+        """
+        self._hooks.hook_uvloop()
+        return self.tracker.enter(program_id, name, fresh=fresh)
+
+    @_guarded
     def exit_program(
-        self, token: Ambient, status: ProgramEnd = "done", error: str | None = None
+        self, token: Ambient | None, status: ProgramEnd = "done", error: str | None = None
     ) -> None:
         """End the scope; with another status than "done" its open calls are aborted."""
-        if token.joined or token.strand is None or token.closed:
-            return
-        with self._lock:
-            owner, program = token.strand.owner, token.program
-            lost = [
-                run
-                for run in program.calls.values()
-                if program.turns == 1 and (status != "done" or _cannot_go_on(run, owner))
-            ]
-        for run in lost:
-            self._end_call(run, "aborted")
-        with self._lock:
-            token.closed = True
-            if self._here.ambient.get() is token:
-                self._here.ambient.set(token.outer)
-            self._here.step_back(token.strand, token.position)
-            program.finish(token.strand)
-            self._keep_or_drop(program)
-        self._tell(self._observer.program_ended, program.id, status, error)
+        if token is not None:
+            self.tracker.leave(token, status, error)
 
+    @_guarded
     def close_main(self, status: ProgramEnd = "done", error: str | None = None) -> None:
         """End the program of bare calls, if any was made; its open calls are aborted."""
-        with self._lock:
-            main, self._here.main = self._here.main, Program(MAIN, lasting=True)
-        for run in list(main.calls.values()):
-            self._end_call(run, "aborted")
-        if main.turns:
-            self._tell(self._observer.program_ended, MAIN, status, error)
+        self.tracker.close_main(status, error)
 
+    @_guarded
     def forget(self, program: str) -> None:
         """Let go of a program: a later turn of the same id begins without parents."""
-        with self._lock:
-            known = self._programs.get(program)
-            if known is not None:
-                known.lasting = False
-                self._keep_or_drop(known)
+        self.tracker.forget(program)
 
     def current_call(self) -> str | None:
-        """The id of the LLM call that this context is in the middle of, None outside of one."""
-        run_id = self._call.get()
-        return str(run_id) if run_id is not None and run_id in self._runs else None
+        """The id of the LLM call that this context is in the middle of, None outside of one.
 
-    # -- chains: roots, graphs, node tasks, plain runnables -----------------------------------
+        Where one ``generate`` holds several prompts, it is the last of them: there the model's
+        own ``run_manager.run_id`` tells them apart.
+        """
+        run_id = self._call.get()
+        return str(run_id) if run_id is not None and self.tracker.is_open(run_id) else None
+
+    # -- chains -------------------------------------------------------------------------------
 
     @_guarded
     def on_chain_start(
@@ -206,108 +150,44 @@ class Recorder(BaseCallbackHandler):
     ) -> None:
         """A root, a graph, a node task or a plain runnable begins."""
         metadata = metadata or {}
-        with self._lock:
-            program, parent = self._here.member(parent_run_id)
-            root = program is None
-            if program is None:
-                self._hooks.hook_uvloop()
-                thread = metadata.get("thread_id")
-                id = str(run_id if thread is None else thread)
-                name = name or (serialized or {}).get("name") or id
-                program = self._program(id, lasting=thread is not None)
-                run = self._begin_root(run_id, program)
-            else:
-                node = metadata.get("langgraph_node")
-                ambient = self._ambient(program)
-                if parent is not None and private.is_node_task(tags):
-                    run = Run(run_id, parent, program, ambient, parent.strand, node)
-                    self._begin_task(run, parent, metadata)
-                else:
-                    strand = self._here.strand(program, parent)
-                    run = Run(run_id, parent, program, ambient, strand, node)
-            self._runs[run_id] = run
-        if root:
-            self._tell(self._observer.program_started, program.id, name)
+        place, thread = None, None
+        if parent_run_id is None:
+            self._hooks.hook_uvloop()
+            thread = metadata.get("thread_id")
+        elif private.is_node_task(tags):
+            place = TaskPlace(
+                id=private.task_id(metadata),
+                step=metadata["langgraph_step"],
+                triggers=tuple(metadata.get("langgraph_triggers", ())),
+            )
+        self.tracker.begin_chain(
+            run_id,
+            parent_run_id,
+            name=name or (serialized or {}).get("name"),
+            thread=None if thread is None else str(thread),
+            node=metadata.get("langgraph_node"),
+            place=place,
+        )
 
     @_guarded
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A chain ends."""
-        self._end_chain(run_id, None)
+        self.tracker.end_chain(run_id, "done", None, give_up=False)
 
     @_guarded
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A chain fails, is cancelled, or hands control over."""
-        self._end_chain(run_id, error)
-
-    def _begin_root(self, run_id: UUID, program: Program) -> Run:
-        position = self._here.position.get()
-        strand = program.begin(self._here.owner(), self._here.outer())
-        run = Run(run_id, None, program, None, strand)
-        run.root, run.position = True, position
-        self._here.stand_on(strand)
-        return run
-
-    def _begin_task(self, run: Run, graph: Run, metadata: dict[str, Any]) -> None:
-        if graph.steps is None:
-            graph.steps = Supersteps(graph.strand)
-        task = graph.steps.begin(
-            private.task_id(metadata),
-            metadata["langgraph_step"],
-            run.node,
-            metadata.get("langgraph_triggers", ()),
-        )
-        task.strand = Strand(
-            self._here.owner(), run.program, entry=task.entry, parent=graph.steps.strand, task=task
-        )
-        run.task, run.strand = task, task.strand
-        run.position = self._here.position.get()
-        self._here.stand_on(task.strand)
-
-    def _end_chain(self, run_id: UUID, error: BaseException | None) -> None:
-        run = self._runs.get(run_id)
-        if run is None:
-            return
-        failed = error is not None and not private.is_control_flow(error)
-        self._abandon(run, everything=failed)
-        with self._lock:
-            if self._runs.pop(run_id, None) is None:
-                return
-            strand = run.strand
-            run.close_scope()
-            if run.root:
-                run.program.finish(strand)
-                self._keep_or_drop(run.program)
-            if run.root or run.task is not None:
-                self._here.step_back(strand, run.position)
-        if run.root:
-            status, text = _outcome(error, run.interrupted)
-            self._tell(self._observer.program_ended, run.program.id, status, text)
-
-    def _abandon(self, run: Run, *, everything: bool) -> None:
-        """Abort the calls below a run that ends while they are open."""
-        if not run.children:
-            return
-        with self._lock:
-            lost = run.leftovers(everything=everything)
-        for child in lost:
-            if child.kind is not None:
-                self._end_call(child, "aborted")
-            elif self._runs.pop(child.id, None) is not None:
-                with self._lock:
-                    child.close_scope()
+        status, text = _outcome(error)
+        give_up = not private.is_control_flow(error)
+        self.tracker.end_chain(run_id, status, text, give_up=give_up)
 
     @_guarded
     def _wrote(self, graph: UUID, task: str, channels: Iterable[str]) -> None:
-        run = self._runs.get(graph)
-        if run is not None and run.steps is not None:
-            with self._lock:
-                run.steps.wrote(task, channels)
+        self.tracker.wrote(graph, task, channels)
 
     @_guarded
     def _stopped(self, graph: UUID) -> None:
-        run = self._runs.get(graph)
-        if run is not None:
-            run.interrupted = True
+        self.tracker.stopped(graph)
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -335,22 +215,22 @@ class Recorder(BaseCallbackHandler):
     @_guarded
     def on_llm_end(self, response: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """An LLM call has its answer."""
-        self._end_by_id(run_id, None)
+        self._end_call(run_id, None)
 
     @_guarded
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """An LLM call fails or is cancelled."""
-        self._end_by_id(run_id, error)
+        self._end_call(run_id, error)
 
     @_guarded
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A tool has its result."""
-        self._end_by_id(run_id, None)
+        self._end_call(run_id, None)
 
     @_guarded
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A tool fails, is cancelled, or asks a person (which is no failure)."""
-        self._end_by_id(run_id, error)
+        self._end_call(run_id, error)
 
     def _start_call(
         self,
@@ -363,136 +243,46 @@ class Recorder(BaseCallbackHandler):
         name: str | None = None,
         **_: Any,
     ) -> None:
+        self._hooks.hook_uvloop()
         metadata = metadata or {}
-        given = name or (serialized or {}).get("name") or kind
-        with self._lock:
-            self._hooks.hook_uvloop()
-            program, parent = self._here.member(parent_run_id)
-            first = program is None and not self._here.main.turns
-            if program is None:
-                program = self._here.main
-                program.turns = 1
-            strand = self._here.strand(program, parent)
-            node = metadata.get("langgraph_node")
-            run = Run(run_id, parent, program, self._ambient(program), strand, node)
-            run.kind, run.call = kind, str(run_id)
-            run.deps = strand.start(run, tool=kind == "tool")
-            self._runs[run_id] = program.calls[run_id] = run
-            task = strand.task
-            start = CallStart(
-                program=program.id,
-                call=run.call,
-                kind=kind,
-                name=given if kind == "tool" else metadata.get("ls_model_name") or given,
-                node=run.node or (task.node if task is not None else None),
-                parents=tuple(
-                    Parent(id=dep, kind="order" if task is None else task.kind(dep))
-                    for dep in sorted(run.deps)
-                ),
-            )
-        if first:
-            self._tell(self._observer.program_started, MAIN, MAIN)
-        self._tell(self._observer.call_started, start)
-        if strand.forked and not strand.watched and isinstance(strand.owner, asyncio.Task):
-            strand.watched = True
-            strand.owner.add_done_callback(functools.partial(self._task_done, strand))
+        model = metadata.get("ls_model_name") if kind == "llm" else None
+        self.tracker.start_call(
+            kind,
+            run_id,
+            parent_run_id,
+            name=model or name or (serialized or {}).get("name") or kind,
+            node=metadata.get("langgraph_node"),
+        )
 
-    def _end_by_id(self, run_id: UUID, error: BaseException | None) -> None:
-        run = self._runs.get(run_id)
-        if run is None or run.kind is None:
-            return
+    def _end_call(self, run_id: UUID, error: BaseException | None) -> None:
         if error is None or private.is_control_flow(error):
-            self._end_call(run, "done")
+            self.tracker.end_call(run_id, "done")
         elif isinstance(error, _CANCELLED):
-            self._end_call(run, "aborted")
+            self.tracker.end_call(run_id, "aborted")
         else:
-            self._end_call(run, "failed", _text(error))
+            self.tracker.end_call(run_id, "failed", _text(error))
 
-    def _end_call(self, run: Run, status: CallEnd, error: str | None = None) -> None:
-        if run.program.calls.pop(run.id, None) is None:
-            return  # aborted before
-        self._abandon(run, everything=status != "done")
-        # Told before it enters a frontier: an observer hears of a call after all its parents.
-        self._tell(self._observer.call_ended, run.call, status, error)
-        with self._lock:
-            self._runs.pop(run.id, None)
-            run.strand.end(run, tool=run.kind == "tool")
-            run.close_scope()
+    # -- fork points --------------------------------------------------------------------------
 
     @_guarded
-    def _task_done(self, strand: Strand, task: asyncio.Task[Any]) -> None:
-        """A cancelled asyncio task tells nobody that its calls are over."""
-        if task.cancelled():
-            for run in list(strand.open):
-                self._end_call(run, "aborted")
-
-    # -- fork points ------------------------------------------------------------------------
-
     def pin(self) -> None:
         """Pin the running strand's frontier in this context."""
+        self.tracker.pin()
+
+    def branch(self, *, whole: bool) -> Callable[..., Any]:
+        """A runner for a pool job, or a whole thread, that is about to start."""
         try:
-            if not self._here.is_pinned():
-                with self._lock:
-                    self._here.pin()
+            return self.tracker.branch(whole=whole)
         except Exception as fault:
-            self._report(fault)
-
-    def branch(self) -> Callable[..., Any]:
-        """A runner for work that is about to go to another thread."""
-        try:
-            with self._lock:
-                work = self._here.branch()
-        except Exception as fault:
-            self._report(fault)
-            work = ThreadWork()
-        return self._here.runner(work)
-
-    def _ambient(self, program: Program) -> Ambient | None:
-        ambient = self._here.open_ambient()
-        return ambient if ambient is not None and ambient.program is program else None
-
-    # -- bookkeeping --------------------------------------------------------------------------
-
-    def _program(self, id: str, *, lasting: bool) -> Program:
-        program = self._programs.pop(id, None) or Program(id, lasting=lasting)
-        program.lasting = program.lasting or lasting
-        self._programs[id] = program  # last in order: the one whose turn came last
-        return program
-
-    def _keep_or_drop(self, program: Program) -> None:
-        if program.turns == 0 and not program.lasting:
-            self._programs.pop(program.id, None)
-        if len(self._programs) > _KEPT_THREADS:
-            idle = next((p.id for p in self._programs.values() if p.turns == 0), None)
-            if idle is not None:
-                del self._programs[idle]
-
-    def _tell(self, what: Callable[..., None], *args: Any) -> None:
-        try:
-            what(*args)
-        except Exception as fault:
-            self._report(fault)
-
-    def _report(self, fault: Exception) -> None:
-        if not self._faulty:
-            self._faulty = True
-            log.warning(
-                "The recorder met a fault (%s: %s); programs go on, but their DAG may have gaps. "
-                "Further faults are logged at debug level only.",
-                type(fault).__name__,
-                fault,
-            )
-        log.debug("Fault in the recorder", exc_info=fault)
+            self.tracker.report(fault)
+            return _run_plainly
 
 
-def _cannot_go_on(run: Run, owner: Any) -> bool:
-    own = run.strand.owner
-    return own is None or own is owner or own.done()
+def _run_plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
 
 
-def _outcome(error: BaseException | None, interrupted: bool) -> tuple[ProgramEnd, str | None]:
-    if error is None:
-        return ("interrupted" if interrupted else "done"), None
+def _outcome(error: BaseException) -> tuple[ProgramEnd, str | None]:
     if private.is_interrupt(error) or private.is_control_flow(error):
         return "interrupted", None
     if isinstance(error, _CANCELLED):

@@ -127,6 +127,11 @@ class Run:
             self.children = {}
         self.children[child.id] = child
 
+    def is_stuck(self, owner: Owner | None) -> bool:
+        """Whether nobody but ``owner``, which has left it behind, could go on with this run."""
+        mine = self.strand.owner
+        return mine is None or mine is owner or mine.done()
+
     def close_scope(self) -> None:
         """End what this run opened besides calls."""
         if self.steps is not None:
@@ -147,8 +152,7 @@ class Run:
         mine = self.strand.owner
         children, self.children = self.children or {}, None
         for child in children.values():
-            owner = child.strand.owner
-            if everything or owner is None or owner is mine or owner.done():
+            if everything or child.is_stuck(mine):
                 lost += child.leftovers(everything=everything)
                 lost.append(child)
             elif self.parent is not None:

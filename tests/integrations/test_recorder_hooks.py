@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import logging
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import uvloop
 from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop, SyncPregelLoop
 
 from autellix.integrations.recorder import Recorder
+from autellix.integrations.strands import Strand
 from tests.integrations.recording import Seen, State, World, chain_of, dag
 
 
@@ -132,8 +134,8 @@ def test_a_fault_of_the_recorder_never_reaches_the_program(
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("strands are broken")
 
-    monkeypatch.setattr(world.recorder._here, "member", broken)
-    monkeypatch.setattr(world.recorder._here, "pin", broken)
+    monkeypatch.setattr(world.recorder.tracker._here, "member", broken)
+    monkeypatch.setattr(world.recorder.tracker._here, "pin", broken)
     with caplog.at_level(logging.WARNING, logger="autellix"):
         graph = chain_of(n=world.node("a")).compile()
         assert graph.invoke({"xs": []}) == {"xs": ["a"]}
@@ -149,6 +151,7 @@ def test_uvloop_imported_later_is_hooked_and_never_imported_by_us() -> None:
     script = """
 import sys, asyncio
 from autellix.integrations.recorder import Recorder
+from autellix.integrations.strands import Strand
 class Nobody:
     def __getattr__(self, name): return lambda *args: None
 recorder = Recorder(Nobody())
@@ -163,6 +166,21 @@ assert "create_task" not in vars(uvloop.Loop)
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+def test_an_unknown_langgraph_is_named_with_the_mend() -> None:
+    script = """
+import langgraph.pregel._loop as loop
+del loop.PregelLoop.put_writes
+from autellix.errors import VersionError
+try:
+    import autellix.integrations.recorder
+except VersionError as error:
+    assert "put_writes is gone" in str(error) and "pip install" in str(error), error
+else:
+    raise SystemExit("no error")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 def test_many_programs_leave_nothing_behind(world: World, mode: str) -> None:
     def inner(state: State) -> State:
         (world.model | (lambda message: message.content)).invoke("x")
@@ -173,3 +191,41 @@ def test_many_programs_leave_nothing_behind(world: World, mode: str) -> None:
         world.run(graph, {"xs": []}, mode)
     assert world.recorder.tables() == {"runs": 0, "calls": 0, "programs": 0}
     assert len(world.seen.programs()) == 5
+
+
+def test_strands_do_not_pile_up(world: World, loop: str) -> None:
+    def strands() -> int:
+        gc.collect()
+        return sum(isinstance(thing, Strand) for thing in gc.get_objects())
+
+    graph = chain_of(a=world.node("a"), b=world.node("b")).compile()
+
+    async def some_of_everything(times: int) -> None:
+        for _ in range(times):
+            await graph.ainvoke({"xs": []})
+            await asyncio.to_thread(graph.invoke, {"xs": []})
+            await asyncio.gather(world.acall("x"), asyncio.to_thread(world.call, "y"))
+
+    async def spawn(left: int) -> None:
+        await world.acall("c")
+        if left:
+            heirs.append(asyncio.create_task(spawn(left - 1)))
+        else:
+            over.set()
+
+    heirs: list[asyncio.Task[None]] = []
+    over = asyncio.Event()
+
+    async def main() -> None:
+        await some_of_everything(3)
+        before = strands()
+        await some_of_everything(20)
+        assert strands() <= before + 5
+        await spawn(50)
+        await over.wait()
+        await asyncio.gather(*heirs)
+        heirs.clear()
+        await world.acall("end")
+        assert strands() <= before + 5
+
+    world.arun(main())

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphDrained
 from langgraph.graph import START, StateGraph
+from langgraph.runtime import RunControl
 from langgraph.types import Command, interrupt
 
 from tests.integrations.recording import State, World, chain_of, dag
@@ -36,6 +38,23 @@ def test_a_run_that_raises_has_failed(world: World, mode: str) -> None:
     assert world.seen.events[-1][2:] == ("failed", "ConnectionError: bad!")
     assert world.seen.statuses() == {"a": "done", "bad!": "failed"}
     assert world.recorder.tables() == EMPTY
+
+
+def test_a_drained_run_can_go_on_and_so_is_interrupted(world: World) -> None:
+    control = RunControl()
+
+    def first(state: State) -> State:
+        world.call("a")
+        control.request_drain()
+        return {"i": 1}
+
+    graph = chain_of(a=first, b=world.node("b")).compile(checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "t"}}
+    with pytest.raises(GraphDrained):
+        graph.invoke({"i": 0}, config, control=control)
+    graph.invoke(None, config)
+    assert world.seen.outcomes() == [("t", "interrupted"), ("t", "done")]
+    assert world.seen.edges() == dag("a>b")
 
 
 def test_a_run_stopped_before_a_node_is_interrupted(world: World, mode: str) -> None:
@@ -205,6 +224,17 @@ def test_a_scope_inside_a_program_joins_it(world: World) -> None:
     world.recorder.exit_program(outer)
     assert world.seen.outcomes() == [("outer", "done")]
     assert world.seen.edges() == dag("a>b b>b")
+
+
+def test_an_id_made_up_for_a_scope_does_not_set_it_apart(world: World) -> None:
+    outer = world.recorder.enter_program("outer-1", "outer", fresh=True)
+    inner = world.recorder.enter_program("inner-1", "inner", fresh=True)
+    world.call("a")
+    world.recorder.exit_program(inner)
+    world.recorder.exit_program(outer)
+    assert world.seen.outcomes() == [("outer-1", "done")]
+    assert world.seen.programs() == {"outer-1"}
+    assert world.recorder.tables() == EMPTY, "it has no next turn"
 
 
 def test_a_scope_with_an_id_of_its_own_is_a_program_of_its_own(world: World, mode: str) -> None:

@@ -8,6 +8,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langgraph.graph import END, START, StateGraph
@@ -146,6 +148,27 @@ def test_threads_do_not_begin_to_inherit_context_variables(world: World) -> None
     with ThreadPoolExecutor(1) as pool:
         found.append(pool.submit(variable.get).result())
     assert found == ["unset", "unset"]
+
+
+def test_a_pool_that_no_hook_knows_is_followed(world: World, loop: str) -> None:
+    async def node(state: State) -> State:
+        await world.acall("p")
+        await anyio.to_thread.run_sync(world.call, "t")  # starts anyio's thread, from in here
+        await asyncio.gather(world.acall("x"), world.acall("y"))
+        return {"i": 1}
+
+    async def main() -> None:
+        await chain_of(n=node).compile().ainvoke({"i": 0}, thread_of("first"))
+        await anyio.to_thread.run_sync(world.call, "outside")  # the same thread
+        await world.acall("last")
+
+    world.arun(main())
+    assert world.seen.edges() == dag("p>t t>x t>y outside>last")
+    assert world.seen.programs() == {"first", "main"}
+
+
+def thread_of(id: str) -> Any:
+    return {"configurable": {"thread_id": id}}
 
 
 def test_a_pool_thread_forgets_the_job_before(world: World) -> None:
