@@ -2,12 +2,13 @@
 
     python -m benchmarks.recorder_overhead --json benchmarks/results/recorder_overhead.json
 
-Three figures for each shape, in microseconds per call (or per step), the median of the repeats:
+Three figures for each shape, in microseconds of processor time per call (or per step), the median
+of the repeats:
 
 - ``own_us``: time spent inside the recorder (its callbacks and fork hooks), less
 - ``pause_us``: pauses of Python's garbage collector that fell inside the recorder. They grow with
   everything that is alive, above all the tasks of a wide fan-out;
-- ``added_us``: the program's run time with the recorder less that without it, taken by turns. It
+- ``added_us``: the program's processor time with the recorder less that without it, taken by turns. It
   includes what langchain-core spends on having a handler at all, and the noise of two long runs.
 """
 
@@ -85,11 +86,11 @@ class Timed(Recorder):
     def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:
             paused_s, self._inside = self.paused_s, True
-            begun = time.perf_counter()
+            begun = time.thread_time()
             try:
                 return method(*args, **kwargs)
             finally:
-                took_s = time.perf_counter() - begun
+                took_s = time.thread_time() - begun
                 self._inside = False
                 self.spent_s += took_s - (self.paused_s - paused_s)
 
@@ -98,9 +99,9 @@ class Timed(Recorder):
     def on_collection(self, phase: str, info: dict[str, Any]) -> None:
         """Hear of the garbage collector's pauses."""
         if phase == "start":
-            self._pause_began = time.perf_counter()
+            self._pause_began = time.thread_time()
         elif self._inside:
-            self.paused_s += time.perf_counter() - self._pause_began
+            self.paused_s += time.thread_time() - self._pause_began
 
 
 class Count(TypedDict):
@@ -170,16 +171,16 @@ def measure(shape: Callable[[int], None], size: int, repeats: int) -> dict[str, 
     """Cost of recording one shape, microseconds per call or step."""
     own, pauses, added = [], [], []
     for _ in range(repeats):
-        begun = time.perf_counter()
+        begun = time.process_time()
         shape(size)
-        bare_s = time.perf_counter() - begun
+        bare_s = time.process_time() - begun
         recorder = Timed()
         recorder.install()
         gc.callbacks.append(recorder.on_collection)
         try:
-            begun = time.perf_counter()
+            begun = time.process_time()
             shape(size)
-            recorded_s = time.perf_counter() - begun
+            recorded_s = time.process_time() - begun
         finally:
             gc.callbacks.remove(recorder.on_collection)
             recorder.uninstall()
