@@ -24,8 +24,8 @@ number of live calls: calls are touched when something happens to them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import count, takewhile
+from collections.abc import Iterator, Sequence
+from itertools import count
 
 from .config import SchedulerConfig
 from .levels import Levels, TypicalStep
@@ -46,7 +46,6 @@ class Scheduler:
         config: the settings.
         levels: bounds and quanta as they are now.
         calls: live calls by key, oldest first.
-        running_by_level, waiting_by_level: how many calls have a seat and how many have none.
         preemptions, promotions, demotions: totals since the start.
     """
 
@@ -56,8 +55,6 @@ class Scheduler:
         self._level_step_s = config.expected_step_s
         self.levels = self._derive_levels()
         self.calls: dict[str, LiveCall] = {}
-        self.running_by_level = [0] * len(self.levels.quanta)
-        self.waiting_by_level = [0] * len(self.levels.quanta)
         self.preemptions = 0
         self.promotions = 0
         self.demotions = 0
@@ -67,6 +64,8 @@ class Scheduler:
             config.beta, program_aware=self.policy.program_aware, clock=self._clock
         )
         self._entries = count()
+        self._running: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
+        self._waiting: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
 
     # What the engine tells.
 
@@ -89,7 +88,7 @@ class Scheduler:
         self.calls[key] = program.calls[key] = call
         level = self.levels.of(ticket.attained_s) if self.policy.multilevel else 0
         self._enter(call, level, now)
-        self.waiting_by_level[level] += 1
+        self._waiting[level][call] = None
         call.log(now, "arrival", f"attained {ticket.attained_s:.3g} s")
         if level:
             self._promotions.review(call, now)
@@ -127,8 +126,8 @@ class Scheduler:
         call.waiting_since_s = now
         call.preemptions += 1
         self.preemptions += 1
-        self.running_by_level[call.level] -= 1
-        self.waiting_by_level[call.level] += 1
+        del self._running[call.level][call]
+        self._waiting[call.level][call] = None
         call.log(now, "preemption", reason)
         self._promotions.review(call, now)
 
@@ -156,8 +155,7 @@ class Scheduler:
         wait_s = self.wait(call, now)
         service_s = self._clock.remove(call)
         call.gone = True
-        by_level = self.running_by_level if call.seated else self.waiting_by_level
-        by_level[call.level] -= 1
+        del (self._running if call.seated else self._waiting)[call.level][call]
         del self.calls[call.key]
         call.log(now, "leave", reason)
         self._promotions.leave(call, wait_s, service_s, now)
@@ -198,35 +196,38 @@ class Scheduler:
         Starting over costs work. So a call that has just got its seat is left alone for a while,
         and so is everybody while the waiting call may still get a seat that comes free by itself.
         """
-        config = self.config
-        gap = config.preempt_gap
-        if not config.preempt or len(self.running_by_level) <= gap:
+        gap = self.config.preempt_gap
+        if not self.config.preempt:
             return []
-        best = next((i for i, n in enumerate(self.waiting_by_level) if n), None)
-        if best is None or not any(self.running_by_level[best + gap :]):
+        best = next((level for level, calls in enumerate(self._waiting) if calls), None)
+        if best is None or not any(self._running[best + gap :]):
             return []
-        worst = max(i for i, n in enumerate(self.running_by_level) if n)
-        waiting = [
-            call
-            for call in self.calls.values()
-            if not call.seated and call.level <= worst - gap and capacity.may_start(call)
-        ]
-        waiting.sort(key=self.rank)
-        # An impatient one that comes before the others in the queue takes the room it finds.
-        before_s = now - config.patience_steps * self.typical_step_s
-        patient = list(takewhile(lambda c: max(c.placed_s, c.waiting_since_s) <= before_s, waiting))
-        if not patient:
-            return []
-        least_s = config.min_run_steps * self.typical_step_s
-        running = [
-            call
-            for call in self.calls.values()
-            if call.seated
-            and call.level >= best + gap
-            and self._clock.service(call) - call.seat_service_s >= least_s
-            and capacity.may_stop(call)
-        ]
-        return choose_victims(patient, running, capacity, gap) if running else []
+        waiting = self._patient(capacity, now)
+        running = self._stoppable(best + gap, capacity)
+        return choose_victims(waiting, running, capacity, gap)
+
+    def _patient(self, capacity: Capacity, now: float) -> Iterator[LiveCall]:
+        """Waiting calls, best first, that have waited long enough for others to give way."""
+        before_s = now - self.config.patience_steps * self.typical_step_s
+        for calls in self._waiting:
+            for call in sorted(calls, key=self.rank):
+                if not capacity.may_start(call):
+                    continue
+                if call.placed_s > before_s or call.waiting_since_s > before_s:
+                    return  # it comes before the others and would take the room made for them
+                yield call
+
+    def _stoppable(self, best: int, capacity: Capacity) -> Iterator[LiveCall]:
+        """Running calls that have had their seat long enough, worst level first, down to one."""
+        least_s = self.config.min_run_steps * self.typical_step_s
+        for calls in reversed(self._running[best:]):
+            stoppable = [
+                call
+                for call in calls
+                if self._clock.service(call) - call.seat_service_s >= least_s
+                and capacity.may_stop(call)
+            ]
+            yield from sorted(stoppable, key=lambda c: (capacity.lost_work(c), -c.rank))
 
     # What can be read.
 
@@ -243,6 +244,16 @@ class Scheduler:
         return self._clock.wait(call, now)
 
     @property
+    def running_by_level(self) -> list[int]:
+        """How many calls of each level have a seat, best level first."""
+        return [len(calls) for calls in self._running]
+
+    @property
+    def waiting_by_level(self) -> list[int]:
+        """How many calls of each level have none."""
+        return [len(calls) for calls in self._waiting]
+
+    @property
     def typical_step_s(self) -> float:
         """Median step as measured, seconds; the expected one before there is a measurement."""
         return self._typical.step_s or self.config.expected_step_s
@@ -254,18 +265,16 @@ class Scheduler:
 
     def check(self) -> None:
         """Assert what must hold between any two calls of the other methods."""
-        running = [0] * len(self.levels.quanta)
-        waiting = [0] * len(self.levels.quanta)
         for key, call in self.calls.items():
             assert call.key == key and not call.gone, call
             assert call.program.calls[key] is call, call
             assert call.rank >> _LEVEL_SHIFT == call.level, call
             assert call.levels[-1] == call.level + 1, call
             assert call.started or not call.seated, call
+            assert call in (self._running if call.seated else self._waiting)[call.level], call
             assert self.service(call) >= -1e-9, call
-            (running if call.seated else waiting)[call.level] += 1
-        assert running == self.running_by_level, (running, self.running_by_level)
-        assert waiting == self.waiting_by_level, (waiting, self.waiting_by_level)
+        placed = sum(len(calls) for calls in (*self._running, *self._waiting))
+        assert placed == len(self.calls), "a call has two places, or kept one after it left"
         ranks = {call.rank for call in self.calls.values()}
         assert len(ranks) == len(self.calls), "two calls have one rank"
         live = sum(len(program.calls) for program in self._promotions.programs.values())
@@ -288,9 +297,9 @@ class Scheduler:
         self._clock.grant(call, self.levels.quanta[level])
 
     def _move(self, call: LiveCall, level: int, now: float) -> None:
-        by_level = self.running_by_level if call.seated else self.waiting_by_level
-        by_level[call.level] -= 1
-        by_level[level] += 1
+        places = self._running if call.seated else self._waiting
+        del places[call.level][call]
+        places[level][call] = None
         self._enter(call, level, now)
 
     def _seat(self, call: LiveCall, now: float) -> None:
@@ -299,8 +308,8 @@ class Scheduler:
             call.waited_s = self.wait(call, now)
         call.seated = True
         call.seat_service_s = self._clock.service(call)
-        self.waiting_by_level[call.level] -= 1
-        self.running_by_level[call.level] += 1
+        del self._waiting[call.level][call]
+        self._running[call.level][call] = None
         reason = f"waited {call.waited_s - before_s:.3g} s"
         call.log(now, "resume" if call.started else "dispatch", reason)
         call.started = True

@@ -112,7 +112,7 @@ class LiveCall:
         self.rule_wait_s = 0.0
         self.promotion_due_s = math.inf
         self.seat_service_s = 0.0
-        self._log: list[tuple[float, DecisionKind, int, str]] = []
+        self._log: list[Decision] = []
         self._kept = kept_decisions
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ class LiveCall:
         log = self._log
         if len(log) == self._kept:
             del log[self._kept // 2]
-        log.append((at_s, kind, self.level + 1, reason))
+        log.append(Decision(at_s, kind, self.level + 1, reason))
 
     def receipt(
         self,
@@ -148,8 +148,5 @@ class LiveCall:
             cached_tokens=cached_tokens,
             output_tokens=output_tokens,
             replica=replica,
-            decisions=tuple(
-                Decision(at_s=at_s, kind=kind, level=level, reason=reason)
-                for at_s, kind, level, reason in self._log
-            ),
+            decisions=tuple(self._log),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 _PREFIX = "autellix_"
 
@@ -53,8 +53,7 @@ class Ticket:
 _TICKET_KEYS = {f.name: _PREFIX + f.name for f in fields(Ticket)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(NamedTuple):
     """One thing the scheduler did with a call, and why.
 
     Attributes:
@@ -101,7 +100,7 @@ class Receipt:
         """The receipt as nested plain types (msgpack and JSON safe)."""
         wire = {name: getattr(self, name) for name in self.__slots__}
         wire["levels"] = list(self.levels)
-        wire["decisions"] = [[d.at_s, d.kind, d.level, d.reason] for d in self.decisions]
+        wire["decisions"] = [*map(list, self.decisions)]
         return wire
 
     @classmethod
@@ -109,8 +108,5 @@ class Receipt:
         """Inverse of :meth:`to_wire`."""
         values = dict(wire)
         values["levels"] = tuple(values["levels"])
-        values["decisions"] = tuple(
-            Decision(at_s=at, kind=kind, level=level, reason=reason)
-            for at, kind, level, reason in values["decisions"]
-        )
+        values["decisions"] = tuple(Decision(*decision) for decision in values["decisions"])
         return cls(**values)

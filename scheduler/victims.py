@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -67,28 +67,27 @@ class Victim:
 
 
 def choose_victims(
-    waiting: Iterable[LiveCall], running: Iterable[LiveCall], capacity: Capacity, gap: int
+    waiting: Iterable[LiveCall], running: Iterator[LiveCall], capacity: Capacity, gap: int
 ) -> list[Victim]:
     """The running calls to stop now.
 
     Args:
-        waiting: calls that may start, best first.
-        running: calls that may stop, in any order.
+        waiting: calls that may start, best first; read no further than need be.
+        running: calls that may stop, the next victim first; read no further than need be.
         capacity: the engine's.
         gap: levels between a victim and the call it makes room for, at least.
     """
-    # A stack: its top is the next victim.
-    standing = sorted(running, key=lambda c: (c.level, -capacity.lost_work(c), c.rank))
     seats, blocks = capacity.free_seats, capacity.free_blocks
+    spared: list[LiveCall] = []
     victims: list[Victim] = []
     for call in waiting:
         need = capacity.blocks_needed(call)
         lacks = "seats full" if seats < 1 else "KV cache full"
         chosen: list[tuple[LiveCall, int]] = []
         while seats < 1 or blocks < need:
-            if not standing or standing[-1].level - call.level < gap:
+            victim = spared.pop() if spared else next(running, None)
+            if victim is None or victim.level - call.level < gap:
                 return victims
-            victim = standing.pop()
             freed = capacity.blocks_freed(victim)
             chosen.append((victim, freed))
             seats += 1
@@ -98,7 +97,7 @@ def choose_victims(
                 seats -= 1
                 blocks -= entry[1]
                 chosen.remove(entry)
-                standing.append(entry[0])
+                spared.append(entry[0])
         seats -= 1
         blocks -= need
         reason = f"for call {call.ticket.call} at level {call.level + 1}: {lacks}"

@@ -1,0 +1,402 @@
+"""What program-aware scheduling costs per engine step, against vLLM's own ``schedule()``.
+
+No model runs: vLLM's scheduler makes the steps, tokens come from here, and both sides are timed in
+the same steps. "Ours" is all time in the methods of :class:`ProgramScheduler` that is not in the
+methods of vLLM they extend: arrival, policy, choice of victims, changes of the batch, charging,
+receipts. What vLLM does to stop our victims is given beside it. The stopwatches' own time is
+measured and taken off. Every call that finishes is replaced by a new one at once, so that arrivals,
+prefills, endings and preemptions are part of the measurement.
+
+Steps are summed up in blocks that hold many runs of the policy, and a repeat's figures are those of
+its median block: on a shared machine other processes' turns would else be counted as ours.
+
+    python -m benchmarks.scheduler_overhead --json benchmarks/results/scheduler_overhead.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+import torch
+import vllm
+from vllm.config import CacheConfig, DeviceConfig, ModelConfig, VllmConfig
+from vllm.config import SchedulerConfig as VllmSchedulerConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from autellix.scheduler.config import SchedulerConfig
+from autellix.scheduler.tickets import Ticket
+from autellix.scheduler.vllm_adapter import ProgramScheduler
+
+BLOCK = 16
+SEATS = 256
+PROMPT_TOKENS = 256
+LEAST_OUTPUT, MOST_OUTPUT = 64, 256
+MEAN_ATTAINED_STEPS = 500
+GOAL = 0.05
+BLOCK_STEPS = {16: 200, 256: 40, 1000: 40}
+TIMED = ("add_request", "schedule", "update_from_output", "_free_request", "_preempt_request")
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "bfloat16",
+}
+
+
+@dataclass
+class Stopwatch:
+    """Seconds spent in a method, calls of it."""
+
+    total_s: float = 0.0
+    calls: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Means over the steps of one block, microseconds."""
+
+    ours_us: float
+    vllm_schedule_us: float
+    vllm_preempt_us: float
+    by_method_us: dict[str, float]
+
+    @property
+    def share(self) -> float:
+        """Ours as a part of vLLM's."""
+        return self.ours_us / self.vllm_schedule_us
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """The median block of one repeat, and what happened in all of them."""
+
+    live_calls: int
+    policy: str
+    steps: int
+    ours_us: float
+    vllm_schedule_us: float
+    vllm_preempt_us: float
+    share: float
+    ours_by_method_us: dict[str, float]
+    finished: int
+    preemptions: int
+    promotions: int
+    demotions: int
+
+
+def timed(method: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
+    """The method, with its time added to the watch."""
+    clock = time.perf_counter
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        began = clock()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            watch.total_s += clock() - began
+            watch.calls += 1
+
+    return run
+
+
+def watched_scheduler() -> tuple[type, dict[str, Stopwatch], dict[str, Stopwatch]]:
+    """A ProgramScheduler whose methods are timed, and so are those of vLLM that they extend."""
+    inner = {name: Stopwatch() for name in TIMED}
+    outer = {name: Stopwatch() for name in TIMED}
+    below = type(
+        "TimedAsyncScheduler",
+        (AsyncScheduler,),
+        {name: timed(getattr(AsyncScheduler, name), inner[name]) for name in TIMED},
+    )
+    # With both as bases, super() in ProgramScheduler finds the timed methods.
+    both = type("TimedProgramScheduler", (ProgramScheduler, below), {})
+    for name in TIMED:
+        setattr(both, name, timed(getattr(ProgramScheduler, name), outer[name]))
+    return both, outer, inner
+
+
+def stopwatch_cost_s() -> float:
+    """What one stopwatch inside another adds to the difference between the two, seconds."""
+    inner, outer = Stopwatch(), Stopwatch()
+    nested = timed(timed(lambda: None, inner), outer)
+    costs = []
+    for _ in range(20):
+        inner.total_s = outer.total_s = 0.0
+        for _ in range(1000):
+            nested()
+        costs.append((outer.total_s - inner.total_s) / 1000)
+    return min(costs)
+
+
+class Load:
+    """Keeps a number of calls alive in a scheduler without a model."""
+
+    def __init__(self, scheduler: Any, live: int, seed: int) -> None:
+        self.scheduler = scheduler
+        self.live = live
+        self.random = random.Random(seed)
+        self.hasher = get_request_block_hasher(BLOCK, sha256)
+        self.made = 0
+        self.finished = 0
+
+    def add(self) -> None:
+        """One more call, of a program that has had some service and some wait."""
+        number = self.made
+        self.made += 1
+        attained_s = self.random.expovariate(1 / MEAN_ATTAINED_STEPS)
+        attained_s *= self.scheduler.core.typical_step_s
+        ticket = Ticket(
+            program=f"p{number}",
+            call=f"c{number}",
+            attained_s=attained_s,
+            program_service_s=attained_s,
+            program_wait_s=attained_s * self.random.random(),
+            prompt_tokens=PROMPT_TOKENS,
+        )
+        prompt = [self.random.randrange(32000) for _ in range(PROMPT_TOKENS)]
+        self.scheduler.add_request(
+            Request(
+                request_id=f"c{number}-0a1b2c3d",
+                prompt_token_ids=prompt,
+                sampling_params=SamplingParams(
+                    max_tokens=self.random.randint(LEAST_OUTPUT, MOST_OUTPUT),
+                    ignore_eos=True,
+                    extra_args=ticket.to_flat(),
+                ),
+                pooling_params=None,
+                block_hasher=self.hasher,
+            )
+        )
+
+    def step(self) -> None:
+        """One engine step; a new call for each that ended."""
+        scheduler = self.scheduler
+        output = scheduler.schedule()
+        keys = list(output.num_scheduled_tokens)
+        requests = scheduler.requests
+        result = ModelRunnerOutput(
+            req_ids=keys,
+            req_id_to_index={key: i for i, key in enumerate(keys)},
+            sampled_token_ids=[[] if requests[key].is_prefill_chunk else [7] for key in keys],
+        )
+        for batch in scheduler.update_from_output(output, result).values():
+            for one in batch.outputs:
+                if one.finish_reason is not None:
+                    assert one.kv_transfer_params["autellix"]["call"]
+                    self.finished += 1
+                    self.add()
+
+
+def make_scheduler(cls: type, folder: str, policy: str) -> Any:
+    """A scheduler of that class with room for all calls that can be seated."""
+    model = ModelConfig(
+        model=folder, dtype="bfloat16", max_model_len=1024, skip_tokenizer_init=True
+    )
+    cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
+    config = VllmConfig(
+        scheduler_config=VllmSchedulerConfig(
+            max_num_seqs=SEATS,
+            max_num_batched_tokens=2048,
+            max_model_len=1024,
+            is_encoder_decoder=False,
+            policy="priority",
+            enable_chunked_prefill=True,
+        ),
+        model_config=model,
+        cache_config=cache,
+        device_config=DeviceConfig("cpu"),
+        additional_config={"autellix": SchedulerConfig(policy=policy).to_dict()},
+    )
+    cache.num_gpu_blocks = blocks = SEATS * 40
+    attention = FullAttentionSpec(
+        block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=torch.bfloat16
+    )
+    init_none_hash(sha256)
+    return cls(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(
+            num_blocks=blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=[KVCacheGroupSpec(["layer"], attention)],
+        ),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK,
+        hash_block_size=BLOCK,
+        log_stats=True,
+    )
+
+
+def measure(folder: str, policy: str, live: int, blocks: int, seed: int) -> Measurement:
+    """One repeat: warm up until every seat has been taken anew, then time the blocks."""
+    cls, outer, inner = watched_scheduler()
+    scheduler = make_scheduler(cls, folder, policy)
+    load = Load(scheduler, live, seed)
+    for _ in range(live):
+        load.add()
+    for _ in range(MOST_OUTPUT + 50):
+        load.step()
+    gc.collect()
+    gc.freeze()
+    cost_s = stopwatch_cost_s()
+    before = counters(load)
+    steps = BLOCK_STEPS[live]
+    timed_blocks = [time_block(load, outer, inner, steps, cost_s) for _ in range(blocks)]
+    finished, preemptions, promotions, demotions = (
+        now - then for now, then in zip(counters(load), before, strict=True)
+    )
+    gc.unfreeze()
+    middle = sorted(timed_blocks, key=lambda block: block.share)[blocks // 2]
+    return Measurement(
+        live_calls=live,
+        policy=policy,
+        steps=steps * blocks,
+        ours_us=round(middle.ours_us, 2),
+        vllm_schedule_us=round(middle.vllm_schedule_us, 2),
+        vllm_preempt_us=round(middle.vllm_preempt_us, 2),
+        share=round(middle.share, 4),
+        ours_by_method_us={name: round(us, 2) for name, us in middle.by_method_us.items()},
+        finished=finished,
+        preemptions=preemptions,
+        promotions=promotions,
+        demotions=demotions,
+    )
+
+
+def counters(load: Load) -> tuple[int, int, int, int]:
+    """Calls finished; preemptions, promotions and demotions, all since the start."""
+    core = load.scheduler.core
+    return load.finished, core.preemptions, core.promotions, core.demotions
+
+
+def time_block(
+    load: Load,
+    outer: dict[str, Stopwatch],
+    inner: dict[str, Stopwatch],
+    steps: int,
+    cost_s: float,
+) -> Block:
+    """Run some steps and read the stopwatches."""
+    for watch in (*outer.values(), *inner.values()):
+        watch.total_s, watch.calls = 0.0, 0
+    for _ in range(steps):
+        load.step()
+    by_method = {
+        name: outer[name].total_s - inner[name].total_s - cost_s * inner[name].calls
+        for name in TIMED
+    }
+    # Victims are stopped from our schedule(), before vLLM's begins.
+    by_method["schedule"] -= outer["_preempt_request"].total_s
+    scale = 1e6 / steps
+    return Block(
+        ours_us=sum(by_method.values()) * scale,
+        vllm_schedule_us=inner["schedule"].total_s * scale,
+        vllm_preempt_us=inner["_preempt_request"].total_s * scale,
+        by_method_us={name: value * scale for name, value in by_method.items()},
+    )
+
+
+def machine() -> dict[str, Any]:
+    """Processor, cores and versions."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "vllm": vllm.__version__,
+    }
+
+
+def commit() -> str:
+    """The commit measured, marked when the scheduler differs from it."""
+    root = Path(__file__).resolve().parent.parent
+
+    def git(*args: str) -> str:
+        done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "scheduler", "benchmarks/scheduler_overhead.py")
+    return git("rev-parse", "HEAD") + ("+changes" if changed else "")
+
+
+def main() -> None:
+    """Measure, print a table and write the raw figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--json", type=Path, help="file for the raw figures")
+    parser.add_argument("--policies", nargs="+", default=["plas", "fcfs"])
+    parser.add_argument("--live", nargs="+", type=int, default=[*BLOCK_STEPS])
+    parser.add_argument("--blocks", type=int, default=15)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    runs: list[Measurement] = []
+    summary = []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(LLAMA))
+        for policy in args.policies:
+            for live in args.live:
+                repeats = [
+                    measure(folder, policy, live, args.blocks, seed) for seed in range(args.repeats)
+                ]
+                runs += repeats
+                row = {
+                    "policy": policy,
+                    "live_calls": live,
+                    "ours_us": median(r.ours_us for r in repeats),
+                    "vllm_schedule_us": median(r.vllm_schedule_us for r in repeats),
+                    "vllm_preempt_us": median(r.vllm_preempt_us for r in repeats),
+                    "share": median(r.share for r in repeats),
+                }
+                row["goal_met"] = row["share"] <= GOAL
+                summary.append(row)
+                print(
+                    f"{policy:5} {live:5} live: ours {row['ours_us']:7.2f} us, vLLM schedule() "
+                    f"{row['vllm_schedule_us']:8.2f} us, {row['share']:.1%}",
+                    flush=True,
+                )
+    if args.json:
+        document = {
+            "command": "python -m benchmarks.scheduler_overhead " + " ".join(sys.argv[1:]),
+            "commit": commit(),
+            "machine": machine(),
+            "goal": GOAL,
+            "summary": summary,
+            "runs": [asdict(run) for run in runs],
+        }
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        args.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
