@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import multiprocessing
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from .chat_service import ChatService
 
 _STOP_TIMEOUT_S = 30.0
+_GIVE_UP_S = 0.5
+ENGINE_PROCESS = "EngineCore"  # what vLLM calls the processes that it starts here
 
 
 class EngineHost:
@@ -40,10 +43,12 @@ class EngineHost:
         try:
             engine, chat = loop.run(_start(settings, str(model), served_name))
         except BaseException:
-            # Interrupted or failed half-way: what has been spawned so far ends here.
+            # Interrupted or failed half-way: what has been spawned so far ends here, and the rest
+            # of the start, which may be in the middle of an import, is not waited for.
             for child in multiprocessing.active_children():
-                child.kill()
-            loop.close()
+                if child.name.startswith(ENGINE_PROCESS):
+                    child.kill()
+            loop.close(timeout_s=_GIVE_UP_S)
             raise
         return cls(loop, engine, chat)
 
@@ -62,6 +67,7 @@ async def _start(settings: Settings, model: str, served_name: str) -> tuple[Engi
     from .chat_service import ChatService
     from .vllm_replica import VllmReplica
 
+    await asyncio.sleep(0)  # the imports took seconds: who has given up since gets no engine
     replica = await VllmReplica.start(
         model,
         settings.engine_args,

@@ -106,15 +106,20 @@ class EngineLoop:
         finally:
             pump.cancel()
 
-    def close(self) -> None:
-        """Cancel what is left, stop the thread and close the loop; safe to call twice."""
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Cancel what is left, stop the thread and close the loop; safe to call twice.
+
+        Args:
+            timeout_s: how long to wait for a thread that is busy; it then ends by itself.
+        """
         if self._loop.is_closed():
             return
         if not self.is_current and self._thread.is_alive():
             with contextlib.suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result(timeout=5)
+                cancelling = asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop)
+                cancelling.result(timeout_s)
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(timeout=5)
+            self._thread.join(timeout_s)
             if not self._thread.is_alive():
                 self._loop.close()
 

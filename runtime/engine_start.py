@@ -16,7 +16,9 @@ from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
+from . import replica_process
 from .machine import available_memory_gib, cores
+from .replica_process import SCRATCH_PREFIX, SCRATCH_VARIABLE
 
 # On this few cores, pinning threads to cores only makes processes queue for them.
 _FEW_CORES = 8
@@ -69,23 +71,32 @@ def log_vllm_to(log: Path) -> None:
     logger.propagate = False
 
 
+def new_scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder for a replica's sockets; it lives as long as the replica."""
+    return tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, ignore_cleanup_errors=True)
+
+
 @contextlib.contextmanager
-def engine_processes(log: Path | None) -> Iterator[None]:
+def engine_processes(scratch: Path, log: Path | None) -> Iterator[None]:
     """Processes spawned inside log to ``log`` and know nothing of the terminal or the script.
 
     1. Ctrl-C goes to every process of the terminal's group; the engine must outlive it long enough
        to be stopped in order. A blocked signal mask is inherited by all descendants.
     2. Their output goes to ``log``; None leaves it on the terminal.
     3. They do not import the user's script: without an ``if __name__ == "__main__"`` it would run
-       once more in every process.
+       once more in every process. In its place they import ``replica_process``, which ends them
+       when this process ends.
+    4. Their sockets lie in ``scratch``, not loose among temporary files.
     """
     with contextlib.ExitStack() as stack:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
-        stack.enter_context(_without_main_script())
+        stack.enter_context(_main_module_of_children(replica_process.__name__))
+        if SCRATCH_VARIABLE not in os.environ:
+            os.environ[SCRATCH_VARIABLE] = str(scratch)
+            stack.callback(os.environ.pop, SCRATCH_VARIABLE, None)
         if log is not None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="autellix-"))
-            launcher = Path(folder) / "python"
+            launcher = scratch / "python"
             launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@" >>"{log}" 2>&1\n')
             launcher.chmod(0o700)
             multiprocessing.set_executable(str(launcher))
@@ -94,13 +105,14 @@ def engine_processes(log: Path | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_main_script() -> Iterator[None]:
+def _main_module_of_children(module: str) -> Iterator[None]:
     prepare = spawn.get_preparation_data
 
-    def prepare_without_main(name: str) -> dict[str, Any]:
-        return {k: v for k, v in prepare(name).items() if not k.startswith("init_main")}
+    def prepare_with_module(name: str) -> dict[str, Any]:
+        data = {k: v for k, v in prepare(name).items() if not k.startswith("init_main")}
+        return {**data, "init_main_from_name": module}
 
-    spawn.get_preparation_data = prepare_without_main
+    spawn.get_preparation_data = prepare_with_module
     try:
         yield
     finally:

@@ -1,44 +1,65 @@
-"""What runs inside a replica's engine-core process: the scheduler, and a guard against orphans.
+"""What every process of a replica runs first: a guard against orphans and slow ends.
 
-vLLM imports this module there by name (``scheduler_cls``).
+multiprocessing imports a child's main module before anything else; a replica's processes get this
+one in place of the user's script (:func:`~.engine_start.engine_processes`), and so do the
+processes that they start themselves. It must stay light: it is in the way of every start.
 """
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
+import shutil
 import signal
+import sys
 import threading
+import time
 from multiprocessing.connection import wait
+from pathlib import Path
 
-from ..scheduler.vllm_adapter import ProgramScheduler
+SCRATCH_VARIABLE = "VLLM_RPC_BASE_PATH"  # where vLLM puts its sockets
+SCRATCH_PREFIX = "autellix-"
+# An engine that has nothing to do ends in order within a second.
+_GRACE_S = 2.0
 
-_guarded = False
+_orphaned = threading.Event()
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, however that ends (SIGKILL included).
-
-    vLLM's workers watch the engine core in the same way, so they end with it.
-    """
-    global _guarded
+    """End this process when its parent ends, however that ends (SIGKILL included)."""
     parent = multiprocessing.parent_process()
-    if parent is None or _guarded:
+    if parent is None:
         return
-    _guarded = True
-
-    def watch(sentinel: int) -> None:
-        wait([sentinel])
-        os.kill(os.getpid(), signal.SIGKILL)
-
     threading.Thread(
-        target=watch, args=(parent.sentinel,), name="autellix-parent", daemon=True
+        target=_watch, args=(parent.sentinel,), name="autellix-parent", daemon=True
     ).start()
 
 
-class ReplicaScheduler(ProgramScheduler):
-    """The program scheduler as a replica runs it."""
+def _watch(parent: int) -> None:
+    wait([parent])
+    _orphaned.set()
+    os.kill(os.getpid(), signal.SIGTERM)  # first in order, so that shared memory is given back
+    time.sleep(_GRACE_S)
+    _remove_scratch()
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        end_with_parent()
-        super().__init__(*args, **kwargs)
+
+def _remove_scratch() -> None:
+    scratch = Path(os.environ.get(SCRATCH_VARIABLE, ""))
+    if scratch.name.startswith(SCRATCH_PREFIX):
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _end_now() -> None:
+    """Leave without taking the interpreter apart, which takes seconds with torch in it."""
+    if _orphaned.is_set():
+        _remove_scratch()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__mp_main__":
+    end_with_parent()
+    atexit.register(_end_now)

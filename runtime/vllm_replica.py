@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import difflib
+import multiprocessing
 import os
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from autellix.errors import (
@@ -22,7 +24,7 @@ from autellix.errors import (
 
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.tickets import Receipt
-from .engine_start import engine_processes, log_vllm_to, new_log, state_folder
+from .engine_start import engine_processes, log_vllm_to, new_log, new_scratch, state_folder
 from .machine import available_memory_gib
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .vllm_names import (
@@ -35,9 +37,11 @@ from .vllm_names import (
     current_platform,
 )
 
-_SCHEDULER = "autellix.runtime.replica_process.ReplicaScheduler"
+_SCHEDULER = "autellix.scheduler.vllm_adapter.ProgramScheduler"
 # Memory of the engine's processes beside weights and KV cache, measured with the embedded model.
 _PROCESSES_GIB = 2.0
+# How long calls under way may take to hear that their engine is stopped.
+_CALLS_END_S = 1.0
 _OURS = {"scheduler_cls", "scheduling_policy", "additional_config", "model"}
 
 
@@ -79,7 +83,9 @@ class VllmReplica:
     kind = "vllm"
     replicas = 1
 
-    def __init__(self, llm: AsyncLLM, model: str, index: int = 0) -> None:
+    def __init__(
+        self, llm: AsyncLLM, model: str, index: int = 0, *, scratch: TemporaryDirectory[str]
+    ) -> None:
         self.llm = llm
         self.model = model
         self.index = index
@@ -87,6 +93,8 @@ class VllmReplica:
         self._idle = asyncio.Event()
         self._idle.set()
         self._accepting = True
+        self._scratch = scratch
+        self._stopped = False
 
     @classmethod
     async def start(
@@ -107,22 +115,24 @@ class VllmReplica:
         args = engine_args(model, given, scheduler, served_name=served_name)
         _check_memory()
         logfile = None if debug else new_log()
+        scratch = new_scratch()
         try:
-            with engine_processes(logfile):
+            with engine_processes(Path(scratch.name), logfile):
                 llm = AsyncLLM.from_engine_args(args)
-        except AutellixError:
-            raise
-        except Exception as cause:
+        except BaseException as cause:
+            scratch.cleanup()
+            if isinstance(cause, AutellixError) or not isinstance(cause, Exception):
+                raise
             raise _start_error(model, cause, logfile) from cause
         if logfile is not None:
             # Not earlier: vLLM sets its loggers up anew when an engine starts.
             log_vllm_to(logfile)
-        return cls(llm, served_name)
+        return cls(llm, served_name, scratch=scratch)
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
         """See ``Engine.generate``."""
         if not self._accepting:
-            raise EngineStoppedError("The engine takes no new calls: it is being stopped.")
+            raise EngineStoppedError("The engine takes no new calls: it was told to stop.")
         call_id = call.ticket.call
         self._live.add(call_id)
         self._idle.clear()
@@ -138,6 +148,8 @@ class VllmReplica:
                 receipt = self._take_receipt(output)
                 yield EngineChunk(output=output, receipt=receipt)
         except EngineDeadError as cause:
+            if not self._accepting:
+                raise EngineStoppedError("The engine was stopped while the call ran.") from cause
             raise EngineStoppedError(
                 "The engine's process died; its log is in the folder "
                 f"{state_folder()}. Start the run again; --debug shows the engine's log."
@@ -188,7 +200,21 @@ class VllmReplica:
     async def stop(self) -> None:
         """See ``Engine.stop``."""
         self._accepting = False
+        if self._stopped:
+            return
+        self._stopped = True
+        self.llm.output_processor.propagate_error(EngineDeadError())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), _CALLS_END_S)
         self.llm.shutdown()
+        # Once more when it is collected, which at the interpreter's end is too late.
+        self.llm.shutdown = _nothing
+        multiprocessing.active_children()  # collects those that have ended
+        self._scratch.cleanup()
+
+
+def _nothing(timeout: float | None = None) -> None:
+    pass
 
 
 def _call_error(cause: Exception) -> CallError:
