@@ -8,8 +8,8 @@ of the repeats:
 - ``own_us``: time spent inside the recorder (its callbacks and fork hooks), less
 - ``pause_us``: pauses of Python's garbage collector that fell inside the recorder. They grow with
   everything that is alive, above all the tasks of a wide fan-out;
-- ``added_us``: the program's processor time with the recorder less that without it, taken by turns. It
-  includes what langchain-core spends on having a handler at all, and the noise of two long runs.
+- ``added_us``: the whole program with the recorder less without it, taken by turns. It includes
+  what langchain-core spends on having a handler at all, and the noise of two long runs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import gc
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -204,6 +205,8 @@ def machine() -> dict[str, Any]:
     packages = ("langgraph", "langchain-core")
     return {
         "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
     }
