@@ -48,6 +48,8 @@ def set_engine_environment(*, debug: bool) -> None:
     }
     if is_cpu_build():
         defaults["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(4, int(available_memory_gib() / 6))))
+        # Threads that wait by spinning starve each other as soon as anything else runs here.
+        defaults["OMP_WAIT_POLICY"] = "PASSIVE"
         if cores() <= _FEW_CORES:
             defaults["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     for name, value in defaults.items():
@@ -60,6 +62,11 @@ def is_cpu_build() -> bool:
         return bool(version("vllm-cpu"))
     except PackageNotFoundError:
         return False
+
+
+def threads_are_bound() -> bool:
+    """Whether vLLM pins its threads to cores."""
+    return os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto") != "nobind"
 
 
 def log_vllm_to(log: Path) -> None:

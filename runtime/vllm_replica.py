@@ -24,7 +24,14 @@ from autellix.errors import (
 
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.tickets import Receipt
-from .engine_start import engine_processes, log_vllm_to, new_log, new_scratch, state_folder
+from .engine_start import (
+    engine_processes,
+    log_vllm_to,
+    new_log,
+    new_scratch,
+    state_folder,
+    threads_are_bound,
+)
 from .machine import available_memory_gib
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .vllm_names import (
@@ -38,6 +45,10 @@ from .vllm_names import (
 )
 
 _SCHEDULER = "autellix.scheduler.vllm_adapter.ProgramScheduler"
+# The model runs in the engine core's own process: one process less to start, and no two that wait
+# for each other by spinning. vLLM's short name for it, "uni", is refused on CPUs for the sake of
+# thread binding; this is for where threads are not bound.
+_IN_ENGINE_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 # Memory of the engine's processes beside weights and KV cache, measured with the embedded model.
 _PROCESSES_GIB = 2.0
 # How long calls under way may take to hear that their engine is stopped.
@@ -67,6 +78,8 @@ def engine_args(
     if current_platform.is_cpu():
         defaults |= {"dtype": "bfloat16", "enforce_eager": True, "block_size": 32}
         defaults |= {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
+        if given.get("tensor_parallel_size", 1) == 1 and not threads_are_bound():
+            defaults["distributed_executor_backend"] = _IN_ENGINE_CORE
     values = defaults | dict(given)
     return AsyncEngineArgs(
         model=model,
