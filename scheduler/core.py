@@ -83,7 +83,7 @@ class Scheduler:
         key = ticket.call if key is None else key
         if key in self.calls:
             raise ValueError(f"call {key!r} is live already; give every call its own id")
-        program = self._promotions.program(ticket)
+        program = self._promotions.program(ticket, now)
         call = LiveCall(ticket, key, program, now, self.config.kept_decisions)
         self.calls[key] = program.calls[key] = call
         level = self.levels.of(ticket.attained_s) if self.policy.multilevel else 0

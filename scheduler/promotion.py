@@ -49,15 +49,20 @@ class Promotions:
         self._reviews: list[tuple[float, int, LiveCall]] = []
         self._sweep_at = _LEAST_SWEEP
 
-    def program(self, ticket: Ticket) -> ProgramTotals:
-        """The totals that the ticket's call shares with its siblings; add the call to them."""
+    def program(self, ticket: Ticket, now: float) -> ProgramTotals:
+        """The totals that the ticket's call is to share with its program's other live calls."""
         program = self.programs.get(ticket.program)
         if program is None:
             program = self.programs[ticket.program] = ProgramTotals()
         # A ticket may not know yet what ended here, nor do we know what ended elsewhere; and no
         # program has taken less than the chain that leads to its new call.
-        program.service_s = max(program.service_s, ticket.program_service_s, ticket.attained_s)
-        program.wait_s = max(program.wait_s, ticket.program_wait_s)
+        service_s = max(ticket.program_service_s, ticket.attained_s)
+        self._raise(
+            program,
+            max(ticket.program_wait_s - program.wait_s, 0.0),
+            max(service_s - program.service_s, 0.0),
+            now,
+        )
         return program
 
     def review(self, call: LiveCall, now: float) -> None:
@@ -114,13 +119,15 @@ class Promotions:
         if not program.calls:
             del self.programs[call.ticket.program]
             return
-        unpaid_s = wait_s - call.rule_wait_s
-        program.wait_s += unpaid_s
+        self._raise(program, wait_s - call.rule_wait_s, service_s, now)
+
+    def _raise(self, program: ProgramTotals, wait_s: float, service_s: float, now: float) -> None:
+        program.wait_s += wait_s
         program.service_s += service_s
-        if self._program_aware and unpaid_s > self._beta * service_s:
-            # Only then do siblings qualify sooner than thought; if later, they are found out.
-            for sibling in program.calls.values():
-                self.review(sibling, now)
+        if self._program_aware and wait_s > self._beta * service_s:
+            # Only then do its live calls qualify sooner than thought; if later, it is found out.
+            for call in program.calls.values():
+                self.review(call, now)
 
     def _sums(self, call: LiveCall, now: float) -> tuple[float, float]:
         wait_s = self._clock.wait(call, now) - call.rule_wait_s
