@@ -8,7 +8,11 @@ from contextlib import aclosing, closing
 from operator import itemgetter
 from typing import Any, Literal, cast
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForLLMRun,
+    BaseRunManager,
+    CallbackManagerForLLMRun,
+)
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.language_models.base import LangSmithParams
 from langchain_core.language_models.chat_models import BaseChatModel
@@ -98,6 +102,8 @@ class ChatAutellix(BaseChatModel):
             body.pop(name, None)
         if stops := (stop or self.stop):
             body["stop"] = stops
+        if (limit := body.pop("max_tokens", None)) is not None:
+            body.setdefault("max_completion_tokens", limit)  # the older name is deprecated
         body["model"] = body.get("model") or self.model_name
         return body
 
@@ -110,7 +116,7 @@ class ChatAutellix(BaseChatModel):
     ) -> ChatResult:
         body = self._request(messages, stop, kwargs)
         backend = chat_backend(body["model"])
-        return _result(backend.loop.run(backend.complete(body, _call_id(backend))))
+        return _result(backend.loop.run(backend.complete(body, _call_id(run_manager, backend))))
 
     async def _agenerate(
         self,
@@ -121,7 +127,9 @@ class ChatAutellix(BaseChatModel):
     ) -> ChatResult:
         body = self._request(messages, stop, kwargs)
         backend = await achat_backend(body["model"])
-        return _result(await backend.loop.arun(backend.complete(body, _call_id(backend))))
+        return _result(
+            await backend.loop.arun(backend.complete(body, _call_id(run_manager, backend)))
+        )
 
     def _stream(
         self,
@@ -132,7 +140,9 @@ class ChatAutellix(BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         body = self._request(messages, stop, kwargs)
         backend = chat_backend(body["model"])
-        with closing(backend.loop.iterate(backend.stream(body, _call_id(backend)))) as events:
+        with closing(
+            backend.loop.iterate(backend.stream(body, _call_id(run_manager, backend)))
+        ) as events:
             for chunk in filter(None, map(_chunk, events)):
                 if run_manager:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -148,7 +158,7 @@ class ChatAutellix(BaseChatModel):
         body = self._request(messages, stop, kwargs)
         backend = await achat_backend(body["model"])
         async with aclosing(
-            backend.loop.aiterate(backend.stream(body, _call_id(backend)))
+            backend.loop.aiterate(backend.stream(body, _call_id(run_manager, backend)))
         ) as events:
             async for event in events:
                 chunk = _chunk(event)
@@ -235,7 +245,13 @@ class ChatAutellix(BaseChatModel):
         )
 
 
-def _call_id(backend: ChatBackend) -> str:
+def _call_id(run_manager: BaseRunManager | None, backend: ChatBackend) -> str:
+    """The call's id: that of its callback run.
+
+    LangChain gives no manager where it streams messages out of a graph; the recorder knows then.
+    """
+    if run_manager is not None:
+        return str(run_manager.run_id)
     return backend.current_call() or str(uuid.uuid4())
 
 

@@ -28,7 +28,7 @@ class program:
 
     Args:
         name: for people, in tables and traces.
-        id: unique id; by default the name and a number.
+        id: unique id; by default the name and a number, and inside another program that one's.
 
     Example::
 
@@ -44,9 +44,10 @@ class program:
 
     def __enter__(self) -> Self:
         self._session = current_session()
+        fresh = self.id is None
         if self.id is None:
             self.id = f"{self.name}-{next(_numbers[self.name])}"
-        self._token = self._session.recorder.enter_program(self.id, self.name)
+        self._token = self._session.recorder.enter_program(self.id, self.name, fresh=fresh)
         return self
 
     def __exit__(

@@ -107,9 +107,15 @@ class Session:
     @property
     def loop(self) -> EngineLoop:
         """The engine's event loop."""
-        return self._running_host().loop
+        return self.host.loop
 
-    def _running_host(self) -> EngineHost:
+    @property
+    def host(self) -> EngineHost:
+        """The running engine.
+
+        Raises:
+            EngineStoppedError: there is none, or the session has ended.
+        """
         if self._host is None or self._closed:
             raise EngineStoppedError("The engine has been stopped; start a new session.")
         return self._host
@@ -141,7 +147,7 @@ class Session:
 
     @contextlib.contextmanager
     def _serving(self, call: str) -> Iterator[ChatService]:
-        chat = self._running_host().chat
+        chat = self.host.chat
         task = asyncio.current_task()
         assert task is not None
         self._tasks[call] = task
@@ -161,7 +167,7 @@ class Session:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     def _with_model(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        wanted, served = body.get("model"), self._running_host().engine.model
+        wanted, served = body.get("model"), self.host.engine.model
         if wanted and wanted != served and wanted not in self._other_models:
             self._other_models.add(wanted)
             log.warning("model %r is served by the engine's model %s", wanted, served)
@@ -184,7 +190,7 @@ class Session:
 
     def _engine_stats(self) -> EngineStats:
         try:
-            host = self._running_host()
+            host = self.host
             return host.loop.submit(host.engine.stats()).result(timeout=_STATS_TIMEOUT_S)
         except (TimeoutError, asyncio.CancelledError, AutellixError):
             return EngineStats()

@@ -1,0 +1,1 @@
+"""Measurements: run each as ``python -m benchmarks.NAME``; raw results lie in ``results/``."""
