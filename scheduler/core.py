@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from operator import attrgetter
 
 from .config import SchedulerConfig
 from .levels import Levels, TypicalStep
@@ -37,6 +38,7 @@ from .tickets import Receipt, Ticket
 from .victims import Capacity, Victim, choose_victims
 
 _LEVEL_SHIFT = 40
+_RANK = attrgetter("rank")
 
 
 class Scheduler:
@@ -210,7 +212,7 @@ class Scheduler:
         """Waiting calls, best first, that have waited long enough for others to give way."""
         before_s = now - self.config.patience_steps * self.typical_step_s
         for calls in self._waiting:
-            for call in sorted(calls, key=self.rank):
+            for call in sorted(calls, key=_RANK):
                 if not capacity.may_start(call):
                     continue
                 if call.placed_s > before_s or call.waiting_since_s > before_s:

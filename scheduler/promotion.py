@@ -11,9 +11,9 @@ it away again. A call whose moment turns out to be too early is given a later on
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
+from typing import NamedTuple
 
 from .live_call import LiveCall, ProgramTotals
 from .service_clock import ServiceClock
@@ -22,8 +22,7 @@ from .tickets import Ticket
 _LEAST_SWEEP = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Starved:
+class Starved(NamedTuple):
     """A call that qualifies, with W + w and T + t, seconds."""
 
     call: LiveCall

@@ -97,10 +97,10 @@ class Receipt:
     decisions: tuple[Decision, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
-        """The receipt as nested plain types (msgpack and JSON safe)."""
+        """The receipt as nested plain types (msgpack and JSON safe; there a decision is a list)."""
         wire = {name: getattr(self, name) for name in self.__slots__}
         wire["levels"] = list(self.levels)
-        wire["decisions"] = [*map(list, self.decisions)]
+        wire["decisions"] = list(self.decisions)
         return wire
 
     @classmethod

@@ -83,7 +83,9 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
             "_inflight_prefills",
             "current_step",
             "kv_cache_manager",
+            "block_size",
             "max_num_active_reqs",
+            "max_num_scheduled_tokens",
             "num_waiting_for_streaming_input",
             "requests",
             "requires_kv_delivery",
@@ -146,6 +148,8 @@ class ProgramScheduler(AsyncScheduler):
         self.core = Scheduler(config)
         self.now = time.monotonic
         self._room = _Room(self)
+        tokens = config.policy_interval * self.max_num_scheduled_tokens
+        self._blocks_until_next_run = tokens // self.block_size
         self._interval = config.policy_interval if self.core.policy.multilevel else 0
         self._batch: dict[str, LiveCall] = {}
         self._dropped: list[LiveCall] = []
@@ -245,10 +249,11 @@ class ProgramScheduler(AsyncScheduler):
                 # Not harmful to one that vLLM keeps in its other queue: it is skipped here.
                 queue.moved(request)
         victims: list[Request] = []
-        if self.pause_state == PauseState.UNPAUSED:
+        if queue and self.pause_state == PauseState.UNPAUSED:
             victims = [self._stop(v, now) for v in self.core.victims(self._room, now)]
             queue.remove_requests(victims)
-        self._sort_running()
+        if self._room.free_blocks < self._blocks_until_next_run:
+            self._sort_running()
         return victims
 
     def _stop(self, victim: Victim, now: float) -> Request:
@@ -260,6 +265,9 @@ class ProgramScheduler(AsyncScheduler):
 
     def _sort_running(self) -> None:
         """Best first, so that the one whom vLLM stops for want of KV blocks is the last.
+
+        In any other place it would cost those behind it their step. It matters only when blocks may
+        run out before the policy runs again.
 
         Prefills go behind all others, as vLLM has it: a long prompt in front would take the whole
         token budget, and the others would lose their step for nothing.
