@@ -182,7 +182,10 @@ class ProgramScheduler(AsyncScheduler):
         finally:
             for request in hidden:
                 self.waiting.prepend_request(request)
-        self._dispatch(output)
+        if not self._dropped and output.num_scheduled_tokens.keys() == self._batch.keys():
+            self.core.dispatch((), (), self.now())
+        else:
+            self._dispatch_changed(output)
         return output
 
     def update_from_output(
@@ -276,7 +279,7 @@ class ProgramScheduler(AsyncScheduler):
         if self._inflight_prefills:
             self.running.sort(key=attrgetter("is_prefill_chunk"))
 
-    def _dispatch(self, output: SchedulerOutput) -> None:
+    def _dispatch_changed(self, output: SchedulerOutput) -> None:
         """Tell the core who joins the batch of this step and who drops out of it."""
         batch, ran = self._batch, output.num_scheduled_tokens
         joining: list[LiveCall] = []
