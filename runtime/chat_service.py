@@ -15,9 +15,10 @@ from typing import Any, cast
 from pydantic import ValidationError
 from starlette.datastructures import State
 
-from autellix.errors import CallError, ContextLengthError
+from autellix.errors import CallError
 
 from ..scheduler.tickets import Ticket
+from .call_errors import call_error
 from .engine_front import EngineFront, ReceiptSink, engine_front
 from .protocols import Engine
 from .vllm_names import (
@@ -85,7 +86,7 @@ class ChatService:
                     break
                 chunk = json.loads(data)
                 if "error" in chunk:
-                    raise _call_error(chunk["error"].get("message", data))
+                    raise call_error(chunk["error"].get("message", data))
                 yield chunk
         finally:
             await events.aclose()
@@ -102,7 +103,7 @@ class ChatService:
                 f"The request is not a valid chat request: {_problems(cause)}."
             ) from cause
         except (VLLMClientError, GracefulHTTPError) as cause:
-            raise _call_error(str(cause)) from cause
+            raise call_error(str(cause)) from cause
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             # vLLM's front end answers a cancelled call with an error reply; a cancel must stay one.
@@ -118,14 +119,5 @@ def _problems(cause: ValidationError | TypeError) -> str:
 
 def _refused(reply: Any) -> CallError:
     if isinstance(reply, ErrorResponse):
-        return _call_error(reply.error.message)
+        return call_error(reply.error.message)
     return CallError(f"The engine's front end gave an unexpected reply: {type(reply).__name__}.")
-
-
-def _call_error(text: str) -> CallError:
-    if "context length" in text or "maximum model length" in text:
-        return ContextLengthError(
-            f"The prompt does not fit the model: {text} Shorten it, ask for fewer tokens, or raise "
-            "the limit with --engine-arg max_model_len=N where the model allows it."
-        )
-    return CallError(f"The engine refused the call: {text}")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..scheduler.tickets import Receipt, Ticket
+from .guided import bounded_whitespace
 from .protocols import Engine, EngineCall
 from .vllm_names import AsyncLLM, EngineClient, RequestOutput, SamplingParams
 
@@ -65,6 +66,9 @@ class EngineFront(EngineClient):
         ticket = Ticket.from_flat(extra) or Ticket(program=request_id, call=request_id)
         ticket = replace(ticket, prompt_tokens=len(prompt.get("prompt_token_ids") or ()))
         sampling_params.extra_args = {**extra, **ticket.to_flat()}
+        guided = sampling_params.structured_outputs
+        if guided is not None and guided.structural_tag:
+            guided.structural_tag = bounded_whitespace(guided.structural_tag)
         stream = self.engine.generate(
             EngineCall(ticket=ticket, prompt=prompt, sampling=sampling_params, options=options)
         )

@@ -96,9 +96,12 @@ class EngineLoop:
             return
         home = asyncio.get_running_loop()
         items: asyncio.Queue[Any] = asyncio.Queue()
-        pump = self.submit(
-            _pump(source, lambda item: home.call_soon_threadsafe(items.put_nowait, item))
-        )
+
+        def put(item: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # who listened has closed their loop since
+                home.call_soon_threadsafe(items.put_nowait, item)
+
+        pump = self.submit(_pump(source, put))
         try:
             while (item := await items.get()) is not _END:
                 yield item

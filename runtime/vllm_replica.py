@@ -16,7 +16,6 @@ from typing import Any
 from autellix.errors import (
     AutellixError,
     CallError,
-    ContextLengthError,
     EngineStartError,
     EngineStoppedError,
     SettingsError,
@@ -24,6 +23,7 @@ from autellix.errors import (
 
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.tickets import Receipt
+from .call_errors import call_error
 from .engine_start import (
     engine_processes,
     log_vllm_to,
@@ -168,7 +168,7 @@ class VllmReplica:
                 f"{state_folder()}. Start the run again; --debug shows the engine's log."
             ) from cause
         except VLLMClientError as cause:
-            raise _call_error(cause) from cause
+            raise call_error(str(cause)) from cause
         except EngineGenerateError as cause:
             raise CallError(f"The engine failed on a call: {cause.__cause__ or cause}.") from cause
         finally:
@@ -228,16 +228,6 @@ class VllmReplica:
 
 def _nothing(timeout: float | None = None) -> None:
     pass
-
-
-def _call_error(cause: Exception) -> CallError:
-    text = str(cause)
-    if "context length" in text or "max_model_len" in text or "max_tokens" in text:
-        return ContextLengthError(
-            f"{text} Shorten the prompt, ask for fewer tokens, or raise the limit with "
-            "--engine-arg max_model_len=N where the model allows it."
-        )
-    return CallError(f"The engine refused a call: {text}")
 
 
 def _check_memory() -> None:

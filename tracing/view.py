@@ -122,8 +122,11 @@ class TerminalView:
         now = self._clock()
         if self._drawn_s is not None and now - self._drawn_s < self._every_s:
             return
+        snapshot = self._source()
+        if not snapshot.calls_done and snapshot.elapsed_s < self._every_s:
+            return  # "0 calls, 0.0 s" tells nobody anything
         self._drawn_s = now
-        line = progress_text(self._source(), sys.maxsize).plain
+        line = progress_text(snapshot, sys.maxsize).plain
         text = ascii_text(line) if self._ascii else line
         self._console.print(Text(text), soft_wrap=True, highlight=False)
 

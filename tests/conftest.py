@@ -1,0 +1,70 @@
+"""Fixtures of all tests: one real engine that every test of the engine shares."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from autellix.runtime.engine_host import ENGINE_PROCESS, EngineHost
+from autellix.runtime.protocols import EngineStats
+from autellix.runtime.session import Session, use_session
+from autellix.runtime.settings import Settings
+
+# Few seats and a short context: queues and refusals are easily provoked.
+SEATS, CONTEXT = 8, 2048
+_IDLE_WITHIN_S = 20.0
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The tests' settings are their own, whatever the shell has."""
+    for name in [name for name in os.environ if name.startswith("AUTELLIX_")]:
+        del os.environ[name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses the engine is marked so."""
+    for item in items:
+        if "engine_host" in getattr(item, "fixturenames", ()):
+            item.add_marker("engine")
+
+
+def idle_stats(host: EngineHost) -> EngineStats:
+    """The engine's state once the last call has left it, aborted ones included."""
+    deadline = time.monotonic() + _IDLE_WITHIN_S
+    while (stats := host.loop.run(host.engine.stats())).call_levels:
+        assert time.monotonic() < deadline, f"calls stay in the engine: {stats.call_levels}"
+    return stats
+
+
+@pytest.fixture(scope="session")
+def engine_host() -> Iterator[EngineHost]:
+    """The embedded model on the real engine."""
+    args = {"max_num_seqs": SEATS, "max_model_len": CONTEXT}
+    host = EngineHost.start(Settings(quiet=True, engine_args=args))
+    yield host
+    stats = idle_stats(host)
+    assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
+    host.stop()
+    left = [p for p in multiprocessing.active_children() if p.name.startswith(ENGINE_PROCESS)]
+    assert not left
+
+
+@pytest.fixture
+def session(engine_host: EngineHost) -> Iterator[Session]:
+    """A fresh run on the shared engine; at its end nothing is left open anywhere."""
+    session = Session(Settings(quiet=True), engine_host)
+    session.start()
+    use_session(session)
+    try:
+        yield session
+    finally:
+        session.finish()
+        use_session(None)
+    idle_stats(engine_host)
+    tables = session.recorder.tables()
+    assert (tables["runs"], tables["calls"]) == (0, 0)
+    assert not session.programs.table.programs
+    assert not [p for p in session.record.document()["programs"] if p["status"] == "running"]
