@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -190,7 +191,7 @@ def is_look_up(call: dict) -> bool:
 def test_a_required_tool_is_called_with_arguments_of_its_schema(
     session: Session, choice: str | bool
 ) -> None:
-    model = ChatAutellix(temperature=0, max_tokens=64)
+    model = ChatAutellix(temperature=0, max_tokens=128)
     bound = model.bind_tools([look_up, finish], tool_choice=choice, parallel_tool_calls=False)
     (call,) = bound.invoke("Look up France in 1990.").tool_calls
     assert call["name"] in ("look_up", "finish")
@@ -199,7 +200,7 @@ def test_a_required_tool_is_called_with_arguments_of_its_schema(
 
 
 def test_a_named_tool_is_called_and_streams_the_same(session: Session) -> None:
-    model = ChatAutellix(temperature=0, max_tokens=64)
+    model = ChatAutellix(temperature=0, max_tokens=128)
     bound = model.bind_tools([look_up, finish], tool_choice="look_up")
     answer = bound.invoke("Look up Japan in 2001.")
     streamed = _sum(list(bound.stream("Look up Japan in 2001.")))
@@ -209,7 +210,7 @@ def test_a_named_tool_is_called_and_streams_the_same(session: Session) -> None:
 
 
 def test_a_tool_call_runs_its_tool_and_its_result_goes_back(session: Session) -> None:
-    model = ChatAutellix(temperature=0, max_tokens=64)
+    model = ChatAutellix(temperature=0, max_tokens=128)
     asked = model.bind_tools([look_up], tool_choice="look_up").invoke("France, 1990?")
     result = look_up.invoke(asked.tool_calls[0])
     answer = model.invoke([HumanMessage("France, 1990?"), asked, result])
@@ -341,9 +342,11 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def given_up_call(session: Session) -> dict:
-    """The one call of the session, once the engine has freed it and sent the receipt."""
+    """The one call of the session, once the engine has freed it and its receipt is in."""
     idle_stats(session.host)
-    (call,) = calls_of(session)
+    deadline = time.monotonic() + WITHIN_S
+    while not (call := calls_of(session)[0])["levels"]:
+        assert time.monotonic() < deadline, "the receipt of the call never came"
     return call
 
 

@@ -1,0 +1,119 @@
+"""The vLLM replica keeps the contract of engines, and says what is wrong with its arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autellix.errors import EngineStartError, SettingsError
+from autellix.runtime.engine_host import EngineHost
+from autellix.runtime.protocols import EngineCall, EngineChunk
+from autellix.scheduler.config import SchedulerConfig
+from autellix.scheduler.tickets import Ticket
+from tests.conftest import CONTEXT
+from tests.runtime.engine_contract import EngineContract, EngineUnderTest
+
+vllm_replica = pytest.importorskip("autellix.runtime.vllm_replica")
+
+
+class VllmPrompts:
+    def call(self, ticket: Ticket, prompt_tokens: int, max_tokens: int, delta: bool) -> EngineCall:
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        sampling = SamplingParams(
+            max_tokens=max_tokens,
+            ignore_eos=True,
+            temperature=0,
+            output_kind=RequestOutputKind.DELTA if delta else RequestOutputKind.CUMULATIVE,
+            extra_args=dict(ticket.to_flat()),
+        )
+        seed = sum(map(ord, ticket.call))
+        tokens = [1000 + (seed * 31 + i * 7) % 20000 for i in range(prompt_tokens)]
+        return EngineCall(ticket=ticket, prompt={"prompt_token_ids": tokens}, sampling=sampling)
+
+    def new_tokens(self, chunk: EngineChunk, delta: bool) -> int:
+        return len(chunk.output.outputs[0].token_ids)
+
+
+class TestVllmReplica(EngineContract):
+    @pytest.fixture
+    def on_engine(self, engine_host: EngineHost) -> EngineUnderTest:
+        return EngineUnderTest(engine_host.engine, VllmPrompts(), CONTEXT, engine_host.loop.run)
+
+    def test_no_reply_shows_the_receipt(self, on_engine: EngineUnderTest) -> None:
+        async def outputs() -> list[Any]:
+            call = on_engine.prompts.call(Ticket(program="p", call="shown/0"), 20, 4, True)
+            return [chunk.output async for chunk in on_engine.engine.generate(call)]
+
+        assert [output.kv_transfer_params for output in on_engine(outputs())][-1] is None
+
+
+# ── before it starts ─────────────────────────────────────────────────────────────────────────
+
+
+def arguments(**given: Any) -> Any:
+    return vllm_replica.engine_args("some/model", given, SchedulerConfig(), served_name="name")
+
+
+def test_what_was_given_wins_over_the_defaults() -> None:
+    assert arguments(max_num_seqs=3).max_num_seqs == 3
+    assert arguments().served_model_name == ["name"]
+    assert arguments().additional_config == {"autellix": SchedulerConfig().to_dict()}
+
+
+def test_an_unknown_argument_is_told_the_nearest() -> None:
+    with pytest.raises(SettingsError, match="'max_num_seq'; did you mean 'max_num_seqs'"):
+        arguments(max_num_seq=3)
+    with pytest.raises(SettingsError, match="no engine argument 'zzz'"):
+        arguments(zzz=3)
+
+
+def test_what_autellix_sets_is_not_for_others() -> None:
+    with pytest.raises(SettingsError, match="scheduler_cls is set by Autellix"):
+        arguments(scheduler_cls="Other")
+
+
+def test_too_little_memory_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_replica, "available_memory_gib", lambda: 2.5)
+    monkeypatch.setattr(vllm_replica.current_platform, "is_cpu", lambda: True)
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
+    with pytest.raises(EngineStartError) as raised:
+        vllm_replica._check_memory()
+    message = str(raised.value)
+    assert "6.0 GiB" in message
+    assert "2.5 GiB are free" in message
+    assert "VLLM_CPU_KVCACHE_SPACE" in message
+
+
+@pytest.mark.parametrize(
+    ("raised", "log", "said"),
+    [
+        (
+            "Engine core initialization failed. See root cause above.",
+            "(EngineCore pid=1) ERROR 01-01 00:00:00 [core.py:1] ValueError: No available memory "
+            "for the cache blocks. Try increasing `gpu_memory_utilization`.",
+            "Not enough memory",
+        ),
+        (
+            "Repo id must be in the form 'namespace/repo_name': 'a/b/c'.",
+            "",
+            "There is no model 'some/model'",
+        ),
+        (
+            "Engine core initialization failed.",
+            "Traceback ...\nRuntimeError: the machine is on fire\n",
+            "the machine is on fire",
+        ),
+    ],
+)
+def test_a_failed_start_names_the_cause_from_the_log(
+    tmp_path: Path, raised: str, log: str, said: str
+) -> None:
+    file = tmp_path / "engine.log"
+    file.write_text(log)
+    message = str(vllm_replica._start_error("some/model", RuntimeError(raised), file))
+    assert said in message
+    assert str(file) in message
+    assert "\n" not in message
