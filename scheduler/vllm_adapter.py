@@ -144,13 +144,9 @@ class ProgramScheduler(AsyncScheduler):
             )
         extra = self.vllm_config.additional_config
         settings = extra.get(RECEIPT_KEY, {}) if isinstance(extra, dict) else {}
-        config = SchedulerConfig.from_dict(settings)
-        self.core = Scheduler(config)
         self.now = time.monotonic
         self._room = _Room(self)
-        tokens = config.policy_interval * self.max_num_scheduled_tokens
-        self._blocks_until_next_run = tokens // self.block_size
-        self._interval = config.policy_interval if self.core.policy.multilevel else 0
+        self._configure(SchedulerConfig.from_dict(settings))
         self._batch: dict[str, LiveCall] = {}
         self._dropped: list[LiveCall] = []
         self._cached_tokens: dict[str, int] = {}
@@ -159,6 +155,12 @@ class ProgramScheduler(AsyncScheduler):
         self._receipts: OrderedDict[str, Receipt] = OrderedDict()
         self._queue: RankQueue[Request] = RankQueue()
         self.waiting = cast("RequestQueue", self._queue)
+
+    def _configure(self, config: SchedulerConfig) -> None:
+        self.core = Scheduler(config)
+        tokens = config.policy_interval * self.max_num_scheduled_tokens
+        self._blocks_until_next_run = tokens // self.block_size
+        self._interval = config.policy_interval if self.core.policy.multilevel else 0
 
     # Hooks into vLLM.
 
@@ -232,6 +234,8 @@ class ProgramScheduler(AsyncScheduler):
             "running_by_level": list(core.running_by_level),
             "waiting_by_level": list(core.waiting_by_level),
             "call_levels": {c.ticket.call: c.level + 1 for c in core.calls.values()},
+            "waiting_calls": [c.ticket.call for c in core.calls.values() if not c.seated],
+            "waiting_calls": [c.ticket.call for c in core.calls.values() if not c.seated],
             "kv_usage": self.kv_cache_manager.usage,
             "seats": self.max_num_active_reqs,
             "step_s": core.measured_step_s,
@@ -239,6 +243,13 @@ class ProgramScheduler(AsyncScheduler):
             "promotions": core.promotions,
             "demotions": core.demotions,
         }
+
+    def autellix_configure(self, settings: dict[str, Any]) -> bool:
+        """Start afresh with other settings (``SchedulerConfig.to_dict()``); False while calls run."""
+        if self.requests:
+            return False
+        self._configure(SchedulerConfig.from_dict(settings))
+        return True
 
     # How it is done.
 
@@ -413,6 +424,12 @@ def _stats_utility(engine: EngineCore) -> dict[str, Any]:
     return engine.scheduler.autellix_stats()
 
 
+def _configure_utility(engine: EngineCore, settings: dict[str, Any]) -> bool:
+    assert isinstance(engine.scheduler, ProgramScheduler)
+    return engine.scheduler.autellix_configure(settings)
+
+
 # vLLM looks utility calls up by name on the engine core, in whose process this module is loaded.
 setattr(EngineCore, "autellix_receipt", _receipt_utility)  # noqa: B010
 setattr(EngineCore, "autellix_stats", _stats_utility)  # noqa: B010
+setattr(EngineCore, "autellix_configure", _configure_utility)  # noqa: B010

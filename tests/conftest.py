@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from autellix.runtime.engine_host import ENGINE_PROCESS, EngineHost
 from autellix.runtime.protocols import EngineStats
 from autellix.runtime.session import Session, use_session
