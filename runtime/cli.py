@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +14,8 @@ import typer
 from rich.console import Console
 
 from autellix.errors import AutellixError, UsageError
+
+from .interrupts import INTERRUPTED
 
 app = typer.Typer(
     name="autellix",
@@ -167,7 +171,7 @@ class _plain_errors:
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if isinstance(error, KeyboardInterrupt):
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
         if not isinstance(error, AutellixError) or self.debug:
             return
         Console(stderr=True).print(
@@ -183,8 +187,11 @@ def _escape(text: str) -> str:
 
 
 def _leave(code: int) -> None:
-    """Exit without waiting for threads that a user's program may have left behind."""
+    """Exit; after an interruption without waiting for threads that programs have left behind."""
     sys.stdout.flush()
     sys.stderr.flush()
+    others = set(threading.enumerate()) - {threading.main_thread()}
+    if code == INTERRUPTED and not all(thread.daemon for thread in others):
+        os._exit(code)
     if code:
         raise typer.Exit(code)

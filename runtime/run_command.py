@@ -6,6 +6,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -144,6 +145,9 @@ class _RunCommand:
                 )
             finally:
                 self.interrupts.instead = None
+                if task.cancelling():
+                    # Programs that block their thread: asyncio would wait for them at its end.
+                    loop.set_default_executor(ThreadPoolExecutor(max_workers=1))
 
         statuses = {outcome.status for outcome in asyncio.run(run_all())}
         if "cancelled" in statuses:

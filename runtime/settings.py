@@ -34,7 +34,7 @@ class Settings:
         engine_args: arguments of vLLM's engine, by name.
         policy: scheduling policy; one of ``POLICY_NAMES``.
         trace: file for the trace document, None for none.
-        live: whether to show the live view; None decides by the terminal.
+        live: whether to show the live view in place of the progress line; None does not.
         quiet: no progress line and no table at the end.
         debug: tracebacks and the engine's own log on the terminal.
     """
