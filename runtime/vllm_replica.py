@@ -16,6 +16,7 @@ from typing import Any
 from autellix.errors import (
     AutellixError,
     CallError,
+    EngineError,
     EngineStartError,
     EngineStoppedError,
     SettingsError,
@@ -199,6 +200,17 @@ class VllmReplica:
         """See ``Engine.stats``."""
         found = await self._ask("autellix_stats")
         return EngineStats(**found) if found else EngineStats()
+
+    async def configure(self, scheduler: SchedulerConfig) -> None:
+        """Go on with other scheduling settings, and counters at 0.
+
+        Raises:
+            EngineError: calls are running; let them end first.
+        """
+        if not await self._ask("autellix_configure", scheduler.to_dict()):
+            raise EngineError(
+                "The scheduler's settings can be changed only while no call runs; drain first."
+            )
 
     async def _ask(self, method: str, *args: Any) -> Any:
         if self.llm.errored:

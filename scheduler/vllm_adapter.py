@@ -35,19 +35,16 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, cast
 
-import vllm
-from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
-from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from autellix.errors import SettingsError, VersionError
+from autellix.errors import SettingsError
 
 from .config import SchedulerConfig
 from .core import Scheduler
@@ -55,73 +52,12 @@ from .live_call import LiveCall
 from .rank_queue import RankQueue
 from .tickets import Receipt, Ticket
 from .victims import Victim
+from .vllm_names import require_names
 
-TESTED_VERSIONS = "0.32.*"
 RECEIPT_KEY = "autellix"
 _KEPT_RECEIPTS = 1024
 
-# Private or undocumented names that this file uses: what classes offer, what instances hold.
-_OFFERED: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (
-        AsyncScheduler,
-        (
-            "_free_request",
-            "_is_blocked_waiting_status",
-            "_preempt_request",
-            "_request_remaining_blocks",
-            "add_request",
-            "schedule",
-            "update_from_output",
-        ),
-    ),
-    (KVCacheManager, ("get_blocks", "get_computed_blocks", "usage")),
-)
-_HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
-    (
-        VllmScheduler,
-        (
-            "_inflight_prefills",
-            "current_step",
-            "kv_cache_manager",
-            "block_size",
-            "max_num_active_reqs",
-            "max_num_scheduled_tokens",
-            "num_waiting_for_streaming_input",
-            "requests",
-            "requires_kv_delivery",
-            "running",
-            "waiting",
-        ),
-    ),
-    (KVCacheManager, ("block_pool", "watermark_blocks")),
-    (
-        Request,
-        (
-            "drop_stale_output",
-            "is_prefill_chunk",
-            "num_computed_tokens",
-            "num_stale_output_tokens",
-            "priority",
-        ),
-    ),
-)
-
-
-def _require_names() -> None:
-    missing = [
-        f"{c.__name__}.{name}" for c, names in _OFFERED for name in names if name not in dir(c)
-    ]
-    for owner, names in _HELD:
-        set_there = owner.__init__.__code__.co_names
-        missing += [f"{owner.__name__}.{name}" for name in names if name not in set_there]
-    if missing:
-        raise VersionError(
-            f"vLLM {vllm.__version__} has no {', '.join(missing)}, which program-aware scheduling "
-            f"needs; it was tested with vLLM {TESTED_VERSIONS}: install one of these"
-        )
-
-
-_require_names()
+require_names()
 
 
 class ProgramScheduler(AsyncScheduler):
@@ -235,7 +171,6 @@ class ProgramScheduler(AsyncScheduler):
             "waiting_by_level": list(core.waiting_by_level),
             "call_levels": {c.ticket.call: c.level + 1 for c in core.calls.values()},
             "waiting_calls": [c.ticket.call for c in core.calls.values() if not c.seated],
-            "waiting_calls": [c.ticket.call for c in core.calls.values() if not c.seated],
             "kv_usage": self.kv_cache_manager.usage,
             "seats": self.max_num_active_reqs,
             "step_s": core.measured_step_s,
@@ -245,7 +180,7 @@ class ProgramScheduler(AsyncScheduler):
         }
 
     def autellix_configure(self, settings: dict[str, Any]) -> bool:
-        """Start afresh with other settings (``SchedulerConfig.to_dict()``); False while calls run."""
+        """Start afresh with other settings (``to_dict()`` of them); False while calls run."""
         if self.requests:
             return False
         self._configure(SchedulerConfig.from_dict(settings))

@@ -24,9 +24,10 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from autellix.errors import SettingsError
+from autellix.errors import SettingsError, VersionError
 from autellix.scheduler.tickets import Receipt, Ticket
 from autellix.scheduler.vllm_adapter import ProgramScheduler
+from autellix.scheduler.vllm_names import require_names
 
 BLOCK = 16
 LLAMA = {
@@ -474,11 +475,32 @@ def test_stats_tell_where_everybody_is(engine: Callable[..., Engine]) -> None:
     assert stats["running_by_level"] == [1, 0, 0, 0]
     assert stats["waiting_by_level"] == [0, 0, 1, 0]
     assert stats["call_levels"] == {"a": 1, "b": 3}
+    assert stats["waiting_calls"] == ["b"]
     assert 0 < stats["kv_usage"] < 1
     for _ in range(20):
         one.step()
     assert one.scheduler.autellix_stats()["step_s"] == 1.0
     assert one.scheduler.autellix_stats()["demotions"] > 0
+
+
+def test_settings_change_only_while_no_call_is_live(engine: Callable[..., Engine]) -> None:
+    one = engine()
+    request = one.add("a")
+    fcfs = {"policy": "fcfs", "levels": 3}
+    assert not one.scheduler.autellix_configure(fcfs)
+    one.scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+    assert one.scheduler.autellix_configure(fcfs)
+    one.add("b", attained_s=7.0, tokens=2)
+    one.finish()
+    assert one.receipts["b"].levels == (1,)
+
+
+def test_a_vllm_without_a_needed_name_is_refused_with_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("autellix.scheduler.vllm_names._OFFERED", ((Request, ("no_such",)),))
+    with pytest.raises(VersionError, match=r"Request.no_such.*0\.32"):
+        require_names()
 
 
 def test_a_request_without_a_ticket_is_a_program_of_its_own_or_of_its_session(
