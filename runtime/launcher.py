@@ -16,6 +16,7 @@ from .targets import Entry
 
 _STANDARD_LIBRARY = Path(os.__file__).parent
 _RUNTIME = Path(__file__).parent
+_OURS = (_RUNTIME, _RUNTIME.parent / "integrations")
 
 OutcomeStatus = Literal["done", "failed", "interrupted", "cancelled"]
 
@@ -90,7 +91,10 @@ async def _run_line(entry: Entry, line: InputLine) -> Outcome:
     try:
         async with scope:
             output = await _call(entry, line.value)
-    except Exception as error:
+    except (Exception, asyncio.CancelledError, SystemExit) as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # the run is given up, not this program alone
         return Outcome(
             line=line.number,
             program=scope.id,
@@ -122,7 +126,7 @@ def _own_frame(frames: Sequence[traceback.FrameSummary]) -> str | None:
     """The innermost frame outside of libraries, as "file.py line 3"."""
     for frame in reversed(frames):
         path = Path(frame.filename)
-        in_library = path.is_relative_to(_STANDARD_LIBRARY) or path.is_relative_to(_RUNTIME)
+        in_library = any(path.is_relative_to(p) for p in (_STANDARD_LIBRARY, *_OURS))
         if path.suffix == ".py" and not in_library and "site-packages" not in path.parts:
             return f"{path.name} line {frame.lineno}"
     return None

@@ -5,26 +5,35 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import itertools
-from collections import defaultdict
+import threading
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+from autellix.errors import UsageError
 
 from .protocols import ProgramEnd
 from .session import Session, current_session
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_numbers: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
+_numbers: Counter[str] = Counter()
+_numbering = threading.Lock()
 _GIVEN_UP = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)
+
+
+def _next_number(name: str) -> int:
+    with _numbering:
+        _numbers[name] += 1
+        return _numbers[name]
 
 
 class program:
     """All calls made inside belong to one program.
 
     As a context manager (``with`` and ``async with``) or a decorator; each call of a decorated
-    function, sync or async, is a program of its own.
+    function, sync or async, is a program of its own; with an ``id``, its next turn.
 
     Args:
         name: for people, in tables and traces.
@@ -39,14 +48,19 @@ class program:
     def __init__(self, name: str, *, id: str | None = None) -> None:
         self.name = name
         self.id = id
+        self._given_id = id
         self._session: Session | None = None
         self._token: Any = None
 
     def __enter__(self) -> Self:
+        if self._session is not None:
+            raise UsageError(
+                f"The scope of program {self.name!r} is entered twice at once. Make one for each: "
+                f"with autellix.program({self.name!r})."
+            )
         self._session = current_session()
-        fresh = self.id is None
-        if self.id is None:
-            self.id = f"{self.name}-{next(_numbers[self.name])}"
+        fresh = self._given_id is None
+        self.id = self._given_id or f"{self.name}-{_next_number(self.name)}"
         self._token = self._session.recorder.enter_program(self.id, self.name, fresh=fresh)
         return self
 
@@ -57,11 +71,12 @@ class program:
         traceback: TracebackType | None,
     ) -> None:
         assert self._session is not None
+        session, self._session = self._session, None
         status: ProgramEnd = "done"
         if error is not None:
             status = "cancelled" if isinstance(error, _GIVEN_UP) else "failed"
         text = f"{type(error).__name__}: {error}" if status == "failed" else None
-        self._session.recorder.exit_program(self._token, status, text)
+        session.recorder.exit_program(self._token, status, text)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -75,19 +90,28 @@ class program:
         self.__exit__(kind, error, traceback)
 
     def __call__(self, function: F) -> F:
-        """Decorate: each call of ``function`` is a program."""
+        """Decorate: each call of ``function`` is a program.
+
+        Raises:
+            UsageError: it is a generator, whose body runs in pieces among its caller's code.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise UsageError(
+                f"{function.__name__}() yields, so autellix.program cannot decorate it. Put the "
+                f"loop over it into a scope: with autellix.program({self.name!r})."
+            )
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
             async def run_async(*args: Any, **kwargs: Any) -> Any:
-                async with program(self.name):
+                async with program(self.name, id=self._given_id):
                     return await function(*args, **kwargs)
 
             return run_async  # pyright: ignore[reportReturnType]
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            with program(self.name):
+            with program(self.name, id=self._given_id):
                 return function(*args, **kwargs)
 
         return run  # pyright: ignore[reportReturnType]
