@@ -1,0 +1,168 @@
+"""Programs: table, trace and tickets are kept in step, whatever comes in whatever order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from autellix.runtime.programs import UNRECORDED, Programs
+from autellix.runtime.protocols import CallStart, Parent
+from autellix.scheduler.policies import policy_named
+from autellix.scheduler.tickets import Receipt
+from autellix.tracing.events import RunStarted
+from autellix.tracing.record import RunRecord
+
+
+@dataclass
+class World:
+    """Programs under a clock that the test moves."""
+
+    policy: str = "atlas"
+    now: float = 0.0
+    stopped: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.record = RunRecord()
+        start = RunStarted(clock_s=0.0, engine="none", model="none", replicas=1, policy=self.policy)
+        self.record.apply(start)
+        policy = policy_named(self.policy)
+        self.programs = Programs(policy, self.record, lambda: self.now, self.stopped.append)
+
+    def begin(self, program: str, call: str, *parents: str, kind: str = "llm") -> None:
+        given = tuple(Parent(id=parent, kind="order") for parent in parents)
+        self.programs.call_started(
+            CallStart(
+                program=program,
+                call=call,
+                kind=kind,  # type: ignore[arg-type]
+                name="model",
+                node=None,
+                parents=given,
+            )
+        )
+
+    def end(self, call: str, program: str, service_s: float, wait_s: float = 0.0) -> None:
+        self.programs.receipt(receipt(call, program, service_s, wait_s))
+        self.programs.served(call)
+        self.programs.call_ended(call, "done", None)
+
+    def run(self, call: str, *parents: str, service_s: float, program: str = "p") -> float:
+        """Run a call; the attained service on its ticket."""
+        self.begin(program, call, *parents)
+        attained = self.programs.ticket(call).attained_s
+        self.end(call, program, service_s)
+        return attained
+
+    def document(self, program: str = "p") -> dict:
+        documents = self.record.document()["programs"]
+        return next(document for document in documents if document["id"] == program)
+
+
+def receipt(call: str, program: str, service_s: float, wait_s: float = 0.0) -> Receipt:
+    return Receipt(
+        program=program,
+        call=call,
+        service_s=service_s,
+        wait_s=wait_s,
+        levels=(1,),
+        preemptions=0,
+        output_tokens=5,
+    )
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.programs.program_started("p", "agent")
+    return world
+
+
+def test_atlas_tickets_carry_the_longest_chain_above_the_call(world: World) -> None:
+    assert world.run("a", service_s=1.0) == 0.0
+    assert world.run("b", "a", service_s=2.0) == 1.0
+    assert world.run("c", "a", service_s=0.5) == 1.0
+    assert world.run("d", "b", "c", service_s=1.0) == 3.0
+    assert world.document()["critical_path_s"] == 4.0
+
+
+def test_plas_tickets_carry_all_that_the_program_got() -> None:
+    world = World("plas")
+    world.programs.program_started("p", "agent")
+    assert world.run("a", service_s=1.0) == 0.0
+    assert world.run("b", "a", service_s=2.0) == 1.0
+    assert world.run("c", "a", service_s=0.5) == 3.0
+
+
+def test_tools_are_in_the_chain_but_cost_no_service(world: World) -> None:
+    world.run("a", service_s=1.0)
+    world.begin("p", "t", "a", kind="tool")
+    world.programs.call_ended("t", "done", None)
+    assert world.run("b", "t", service_s=1.0) == 1.0
+
+
+def test_the_next_turn_goes_on_from_where_the_last_one_ended(world: World) -> None:
+    world.run("a", service_s=1.0)
+    world.programs.program_ended("p", "done", None)
+    assert not world.programs.table.programs
+    world.programs.program_started("p", "agent")
+    assert world.run("b", "a", service_s=1.0) == 1.0
+    assert world.programs.table.programs["p"].service_s == 2.0
+
+
+def test_a_call_that_is_given_up_is_stopped_and_its_late_receipt_kept(world: World) -> None:
+    world.begin("p", "a")
+    world.programs.ticket("a")
+    world.programs.call_ended("a", "aborted", None)
+    assert world.stopped == ["a"]
+    world.programs.receipt(receipt("a", "p", 1.5, 0.5))
+    world.programs.served("a", "CancelledError")
+    (call,) = world.document()["calls"]
+    assert (call["status"], call["service_s"], call["wait_s"]) == ("aborted", 1.5, 0.5)
+    assert not world.programs.table.programs["p"].active
+
+
+@pytest.mark.parametrize("status", ["done", "failed"])
+def test_a_call_that_ends_is_not_stopped(world: World, status: str) -> None:
+    world.begin("p", "a")
+    world.programs.call_ended("a", status, None)  # type: ignore[arg-type]
+    assert world.stopped == []
+
+
+def test_a_call_that_never_reached_the_engine_leaves_nothing_open(world: World) -> None:
+    world.begin("p", "a")
+    world.programs.ticket("a")
+    world.programs.served("a", "refused")
+    world.programs.call_ended("a", "failed", "refused")
+    assert not world.programs.table.programs["p"].active
+    assert world.record.open_calls("p") == ()
+    (call,) = world.document()["calls"]
+    assert (call["status"], call["error"], call["levels"]) == ("failed", "refused", [])
+
+
+@pytest.mark.parametrize(("error", "status"), [(None, "done"), ("refused", "failed")])
+def test_a_call_nobody_recorded_is_recorded_here(error: str | None, status: str) -> None:
+    world = World()
+    ticket = world.programs.ticket("loose")
+    assert (ticket.program, ticket.attained_s) == (UNRECORDED, 0.0)
+    world.programs.receipt(receipt("loose", UNRECORDED, 1.0))
+    world.programs.served("loose", error)
+    (call,) = world.document(UNRECORDED)["calls"]
+    assert (call["status"], call["service_s"]) == (status, 1.0)
+
+
+def test_a_program_that_ends_frees_its_entry_even_with_calls_under_way(world: World) -> None:
+    world.begin("p", "a")
+    world.programs.ticket("a")
+    world.programs.program_ended("p", "failed", "ValueError: x")
+    assert not world.programs.table.programs
+    world.programs.receipt(receipt("a", "p", 1.0))
+    world.programs.served("a")
+    world.programs.call_ended("a", "aborted", None)
+    assert world.document()["status"] == "failed"
+
+
+def test_a_receipt_of_an_earlier_run_is_ignored(world: World) -> None:
+    world.programs.receipt(receipt("from-before", "q", 1.0))
+    world.programs.served("from-before")
+    assert [p["id"] for p in world.record.document()["programs"]] == ["p"]
