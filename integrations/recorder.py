@@ -11,11 +11,11 @@ import functools
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from ..runtime.protocols import CallKind, ProgramEnd, ProgramObserver
+from ..runtime.protocols import CallEnd, CallKind, ProgramEnd, ProgramObserver
 from . import langgraph_private as private
 from .forks import ForkHooks
 from .runs import Ambient
@@ -132,6 +132,53 @@ class Recorder(BaseCallbackHandler):
         """
         run_id = self._call.get()
         return str(run_id) if run_id is not None and self.tracker.is_open(run_id) else None
+
+    # -- calls that no callback announces -----------------------------------------------------
+
+    @_guarded
+    def begin_call(self, name: str, *, beside: str | None = None) -> str | None:
+        """An LLM call that LangChain knows nothing of begins in this context.
+
+        It belongs where the running code belongs: same program, behind the calls made before.
+
+        Args:
+            name: model or library, for people.
+            beside: an open call of whose work this one is a part; it then stands where that stands.
+
+        Returns:
+            The call's id, which ``end_call`` takes.
+        """
+        self._hooks.hook_uvloop()
+        run_id = uuid4()
+        twin = _as_uuid(beside) if beside is not None else None
+        self.tracker.start_call(
+            "llm", run_id, None, name=name, node=None, outside=True, beside=twin
+        )
+        return str(run_id)
+
+    @_guarded
+    def end_call(self, call: str, status: CallEnd, error: str | None = None) -> None:
+        """A call of ``begin_call`` is over; nothing happens where it is not known or has ended."""
+        run_id = _as_uuid(call)
+        if run_id is not None:
+            self.tracker.end_call(run_id, status, error, outside=True)
+
+    @_guarded
+    def claim_call(self) -> str | None:
+        """The announced LLM call that this context is in the middle of, for the first who asks.
+
+        A model that makes several requests in one call gets None for all but the first: they are
+        calls of their own.
+        """
+        run_id = self._call.get()
+        if run_id is None or not self.tracker.claim(run_id):
+            return None
+        return str(run_id)
+
+    def is_open(self, call: str) -> bool:
+        """Whether an LLM or tool call of that id has begun and not ended."""
+        run_id = _as_uuid(call)
+        return run_id is not None and self.tracker.is_open(run_id)
 
     # -- chains -------------------------------------------------------------------------------
 
@@ -288,6 +335,13 @@ def _outcome(error: BaseException) -> tuple[ProgramEnd, str | None]:
     if isinstance(error, _CANCELLED):
         return "cancelled", None
     return "failed", _text(error)
+
+
+def _as_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
 
 
 def _text(error: BaseException) -> str:

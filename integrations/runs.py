@@ -74,17 +74,24 @@ class Ambient:
 
 
 class Run:
-    """A callback run: a root, a graph, a node task, a plain chain, a tool or an LLM call."""
+    """A callback run: a root, a graph, a node task, a plain chain, a tool or an LLM call.
+
+    Attributes:
+        outside: a call that no callback announced.
+        claimed: a call whose request has gone out.
+    """
 
     __slots__ = (
         "ambient",
         "call",
         "children",
+        "claimed",
         "deps",
         "id",
         "interrupted",
         "kind",
         "node",
+        "outside",
         "parent",
         "position",
         "program",
@@ -117,6 +124,7 @@ class Run:
         self.steps: Supersteps | None = None
         self.kind: CallKind | None = None
         self.call = ""
+        self.outside = self.claimed = False
         self.deps: Frontier = EMPTY
         if parent is not None:
             parent._adopt(self)

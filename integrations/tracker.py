@@ -281,17 +281,28 @@ class Tracker:
         *,
         name: str,
         node: str | None,
+        outside: bool = False,
+        beside: UUID | None = None,
     ) -> None:
-        """An LLM or tool call begins."""
+        """An LLM or tool call begins.
+
+        Args:
+            outside: no callback announced it and none will end it.
+            beside: it stands where this open call stands, not where the running code does.
+        """
         with self._lock:
-            program, parent = self._here.member(parent_run_id)
+            twin = self._runs.get(beside) if beside is not None else None
+            program, parent = (
+                self._here.member(parent_run_id) if twin is None else (twin.program, twin.parent)
+            )
             first = program is None and not self._here.main.turns
             if program is None:
                 program = self._here.main
                 program.turns = 1
-            strand = self._here.strand(program, parent)
+            strand = self._here.strand(program, parent) if twin is None else twin.strand
             run = Run(run_id, parent, program, self._ambient(program), strand, node)
             run.kind, run.call = kind, str(run_id)
+            run.outside = run.claimed = outside
             run.deps = strand.start(run, tool=kind == "tool")
             self._runs[run_id] = program.calls[run_id] = run
             task = strand.task
@@ -313,10 +324,21 @@ class Tracker:
             strand.watched = True
             strand.owner.add_done_callback(functools.partial(self._task_done, strand))
 
-    def end_call(self, run_id: UUID, status: CallEnd, error: str | None = None) -> None:
-        """A call is over."""
+    def claim(self, run_id: UUID) -> bool:
+        """Whether an LLM call is open and nobody has claimed it before."""
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None or run.kind != "llm" or run.claimed:
+                return False
+            run.claimed = True
+            return True
+
+    def end_call(
+        self, run_id: UUID, status: CallEnd, error: str | None = None, *, outside: bool = False
+    ) -> None:
+        """A call is over; who told its beginning tells its end, others are not heard."""
         run = self._runs.get(run_id)
-        if run is not None and run.kind is not None:
+        if run is not None and run.kind is not None and run.outside == outside:
             self._end_call(run, status, error)
 
     def _end_call(self, run: Run, status: CallEnd, error: str | None = None) -> None:

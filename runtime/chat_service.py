@@ -20,6 +20,7 @@ from autellix.errors import CallError
 from ..scheduler.tickets import Ticket
 from .call_errors import call_error
 from .engine_front import EngineFront, ReceiptSink, engine_front
+from .openai_application import openai_application
 from .protocols import Engine
 from .vllm_names import (
     AsyncLLM,
@@ -42,6 +43,7 @@ class ChatService:
         self.model = front.engine.model
         self._front = front
         self._chat = state.openai_serving_chat
+        self._application: Any = None
 
     def send_receipts_to(self, sink: ReceiptSink) -> None:
         """From now on every call's receipt goes to ``sink``."""
@@ -59,6 +61,12 @@ class ChatService:
         state = State()
         await init_app_state(front, state, args, await front.get_supported_tasks())
         return cls(state, front)
+
+    def application(self) -> Any:
+        """VLLM's own HTTP application over the same front end; made when it is first asked for."""
+        if self._application is None:
+            self._application = openai_application(self.state)
+        return self._application
 
     async def complete(self, body: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
         """Answer a request at once; the reply in the OpenAI form.

@@ -94,6 +94,14 @@ def run(
             help="Argument of vLLM's engine; repeatable.",
         ),
     ] = None,
+    model_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="AUTELLIX_MODEL_MAP",
+            metavar="NAME=TARGET",
+            help="Which model answers to a name that programs use; repeatable.",
+        ),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(envvar="AUTELLIX_POLICY", help="fcfs, mlfq, plas or atlas. [atlas]"),
@@ -118,13 +126,14 @@ def run(
 ) -> None:
     """Run a program, or one per input, on an engine that schedules programs as a whole."""
     from .run_command import RunRequest, run_request
-    from .settings import Settings, parse_engine_args
+    from .settings import Settings, parse_engine_args, parse_model_map
 
     with _plain_errors(debug):
         settings = Settings().merged(
             model=model,
             engine=engine,
             engine_args=parse_engine_args(engine_arg or []),
+            model_map=parse_model_map(model_map or []),
             policy=policy,
             trace=trace,
             live=live,

@@ -10,6 +10,7 @@ from typing import Any
 from ..scheduler.tickets import Receipt, Ticket
 from .guided import bounded_whitespace
 from .protocols import Engine, EngineCall
+from .served_call import served_call
 from .vllm_names import AsyncLLM, EngineClient, RequestOutput, SamplingParams
 
 ReceiptSink = Callable[[Receipt], None]
@@ -63,7 +64,11 @@ class EngineFront(EngineClient):
         for ours in ("priority", "session_id"):
             options.pop(ours, None)
         extra = sampling_params.extra_args or {}
-        ticket = Ticket.from_flat(extra) or Ticket(program=request_id, call=request_id)
+        served = served_call.get()
+        if served is not None:
+            ticket = served.ticket()
+        else:
+            ticket = Ticket.from_flat(extra) or Ticket(program=request_id, call=request_id)
         ticket = replace(ticket, prompt_tokens=len(prompt.get("prompt_token_ids") or ()))
         sampling_params.extra_args = {**extra, **ticket.to_flat()}
         guided = sampling_params.structured_outputs
@@ -78,6 +83,8 @@ class EngineFront(EngineClient):
                 if chunk.receipt is not None:
                     receipt = chunk.receipt
                     self.on_receipt(receipt)
+                    if served is not None and chunk.output.finished:
+                        served.answered(ticket.call)
                 yield chunk.output
         finally:
             await stream.aclose()

@@ -49,6 +49,7 @@ class Programs:
         self._stop_call = stop_call
         self._lock = threading.RLock()
         self._program_of: dict[str, str] = {}
+        self._adopted: set[str] = set()
 
     def program_started(self, program: str, name: str) -> None:
         """A run of the program begins; a later turn continues where the last one ended."""
@@ -115,12 +116,12 @@ class Programs:
         """The front end is done with a call: whatever the engine did not say, it is over."""
         with self._lock:
             self.table.call_ended(call, self._now(), None)
-            if self._program_of.get(call) == UNRECORDED and call in self.record.open_calls(
-                UNRECORDED
-            ):
+            if call in self._adopted:
+                self._adopted.discard(call)
                 self.call_ended(call, "failed" if error else "done", error)
 
     def _adopt(self, call: str) -> str:
+        self._adopted.add(call)
         self.call_started(
             CallStart(program=UNRECORDED, call=call, kind="llm", name="chat", node=None, parents=())
         )

@@ -24,6 +24,7 @@ from .engine_host import EngineHost
 from .inputs import InputLine, read_inputs
 from .interrupts import INTERRUPTED, Interrupts
 from .launcher import Outcome, failure_text, run_programs
+from .openai_route import OpenAIRoute
 from .progress import Steps
 from .session import Session, use_session
 from .settings import Settings
@@ -69,6 +70,7 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
         session.recorder.install()
         use_session(session)
         stack.callback(use_session, None)
+        route = stack.enter_context(OpenAIRoute(session))
         # Before the engine, which takes long: a mistake in the target should show at once.
         job = command.prepare()
         with Steps("engine", shown=not settings.quiet, console=console) as steps:
@@ -76,6 +78,7 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
             session.start()
         with _view(session, settings, console, total=len(command.lines) or None):
             code = job()
+        route.close()
         written = session.finish()
         if not settings.quiet:
             document = session.record.document()

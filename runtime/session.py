@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import logging
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +25,14 @@ from ..tracing.snapshot import ReplicaRow, RunSnapshot
 from ..tracing.writer import TraceWriter
 from .engine_host import EngineHost
 from .engine_loop import EngineLoop
+from .model_map import ModelMap
+from .models import DEFAULT_MODEL
 from .programs import Programs
 from .protocols import EngineStats
 from .settings import Settings
 
 if TYPE_CHECKING:
     from .chat_service import ChatService
-
-log = logging.getLogger("autellix")
 
 _STATS_TIMEOUT_S = 5.0
 
@@ -56,8 +55,9 @@ class Session:
             policy_named(settings.policy), self.record, self.now, self._stop_call
         )
         self.recorder = Recorder(self.programs)
-        self._tasks: dict[str, asyncio.Task[Any]] = {}
-        self._other_models: set[str] = set()
+        self._stops: dict[str, Callable[[], None]] = {}
+        self._models: ModelMap | None = None
+        self._when_started: list[Callable[[], None]] = []
         self._starting = threading.Lock()
         self._started = self._closed = False
 
@@ -87,7 +87,10 @@ class Session:
             if self._closed:
                 raise EngineStoppedError("The session has ended; start a new one.")
             self.settings = self.settings.merged(model=self.settings.model or model)
+            if self._host is None:  # before an engine starts, which takes long
+                ModelMap(self.settings.model or DEFAULT_MODEL, self.settings.model_map)
             self._host = self._host or EngineHost.start(self.settings)
+            self._models = ModelMap(self._host.engine.model, self.settings.model_map)
             self._host.chat.send_receipts_to(self.programs.receipt)
             self.recorder.install()
             if self.record.is_empty:
@@ -102,7 +105,13 @@ class Session:
                     policy=self.settings.policy,
                 )
             )
+            for begin in self._when_started:
+                begin()
             self._started = True
+
+    def when_started(self, begin: Callable[[], None]) -> None:
+        """Have ``begin`` called when the engine runs, before the first call."""
+        self._when_started.append(begin)
 
     @property
     def loop(self) -> EngineLoop:
@@ -132,25 +141,28 @@ class Session:
         Raises:
             CallError, EngineStoppedError: what they say.
         """
-        with self._serving(call) as chat:
+        with self.serving(call) as chat:
             return await chat.complete(self._with_model(body), self.programs.ticket(call))
 
     async def stream(
         self, body: Mapping[str, Any], call: str
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Answer in chunks of the OpenAI form; runs on the engine's loop."""
-        with self._serving(call) as chat:
+        with self.serving(call) as chat:
             chunks = chat.stream(self._with_model(body), self.programs.ticket(call))
             async with contextlib.aclosing(chunks):
                 async for chunk in chunks:
                     yield chunk
 
     @contextlib.contextmanager
-    def _serving(self, call: str) -> Iterator[ChatService]:
+    def serving(self, call: str, stop: Callable[[], None] | None = None) -> Iterator[ChatService]:
+        """What happens inside, on the engine's loop, is the serving of a call.
+
+        Args:
+            stop: stops it, from any thread; by default the running task is cancelled.
+        """
         chat = self.host.chat
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks[call] = task
+        self._stops[call] = stop or _stopping_current_task()
         error: str | None = None
         try:
             yield chat
@@ -158,20 +170,21 @@ class Session:
             error = str(cause) or type(cause).__name__
             raise
         finally:
-            self._tasks.pop(call, None)
+            self._stops.pop(call, None)
             self.programs.served(call, error)
 
     def _stop_call(self, call: str) -> None:
-        task = self._tasks.get(call)
-        if task is not None:
-            task.get_loop().call_soon_threadsafe(task.cancel)
+        stop = self._stops.get(call)
+        if stop is not None:
+            stop()
+
+    def model_for(self, name: str | None) -> str:
+        """The engine's model for the name that a request gives."""
+        assert self._models is not None, "the session has started"
+        return self._models.model_for(name)
 
     def _with_model(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        wanted, served = body.get("model"), self.host.engine.model
-        if wanted and wanted != served and wanted not in self._other_models:
-            self._other_models.add(wanted)
-            log.warning("model %r is served by the engine's model %s", wanted, served)
-        return {**body, "model": served}
+        return {**body, "model": self.model_for(body.get("model"))}
 
     # ── views ────────────────────────────────────────────────────────────────────────────────
 
@@ -224,6 +237,16 @@ class Session:
             self._closed = True
             if self._host is not None and self._owns_host:
                 self._host.stop()
+
+
+def _stopping_current_task() -> Callable[[], None]:
+    task = asyncio.current_task()
+    assert task is not None
+
+    def stop() -> None:
+        task.get_loop().call_soon_threadsafe(task.cancel)
+
+    return stop
 
 
 def _replica_row(index: int, stats: EngineStats) -> ReplicaRow:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -32,6 +32,7 @@ class Settings:
         model: None for the embedded model, else any name or path that vLLM serves.
         engine: kind of back end; one of ``ENGINE_KINDS``.
         engine_args: arguments of vLLM's engine, by name.
+        model_map: the engine's model by the names that programs give it.
         policy: scheduling policy; one of ``POLICY_NAMES``.
         trace: file for the trace document, None for none.
         live: whether to show the live view in place of the progress line; None does not.
@@ -42,6 +43,7 @@ class Settings:
     model: str | None = None
     engine: str = "vllm"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
+    model_map: Mapping[str, str] = field(default_factory=dict)
     policy: str = "atlas"
     trace: Path | None = None
     live: bool | None = None
@@ -74,6 +76,8 @@ class Settings:
         values: dict[str, Any] = dict(found)
         if "engine_args" in found:
             values["engine_args"] = parse_engine_args(found["engine_args"].split())
+        if "model_map" in found:
+            values["model_map"] = parse_model_map(found["model_map"].split())
         if "trace" in found:
             values["trace"] = Path(found["trace"])
         for name in ("live", "quiet", "debug"):
@@ -111,6 +115,24 @@ def parse_engine_args(pairs: list[str]) -> dict[str, Any]:
                 raw, raw
             )
     return values
+
+
+def parse_model_map(pairs: Iterable[str]) -> dict[str, str]:
+    """Read ``NAME=TARGET`` pairs.
+
+    Raises:
+        SettingsError: a pair without "=", or with nothing on one of its sides.
+    """
+    names: dict[str, str] = {}
+    for pair in pairs:
+        name, _, target = pair.partition("=")
+        if not name or not target:
+            raise SettingsError(
+                f"--model-map takes NAME=TARGET, got {pair!r}: the name that programs use, and the "
+                "engine's model that answers to it."
+            )
+        names[name] = target
+    return names
 
 
 def _flag(name: str, raw: str) -> bool:

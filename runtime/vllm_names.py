@@ -32,6 +32,7 @@ try:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.engine.protocol import EngineClient
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.app import build_app
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.entrypoints.openai.chat_completion.protocol import (
         ChatCompletionRequest,
@@ -71,6 +72,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "VLLMClientError",
+    "build_app",
     "current_platform",
     "init_app_state",
     "installed_version",
