@@ -1,0 +1,136 @@
+"""The command line: options before or after the target, variables, messages, exit codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from autellix.errors import EngineStartError, TargetError
+from autellix.runtime import run_command
+from autellix.runtime.cli import app
+from autellix.runtime.run_command import RunRequest
+from autellix.runtime.settings import Settings
+
+Asked = list[tuple[RunRequest, Settings]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What the run command would have been asked for."""
+    asked: Asked = []
+    monkeypatch.setattr(run_command, "run_request", lambda *given: asked.append(given) or 0)
+    return asked
+
+
+def call(*arguments: str, env: dict[str, str] | None = None) -> Any:
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "200", **(env or {})})
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "--policy", "plas", "--concurrency", "3", "agent.py", "--input", "in.jsonl"),
+        ("run", "agent.py", "--policy", "plas", "--input", "in.jsonl", "--concurrency", "3"),
+    ],
+)
+def test_options_may_stand_before_or_after_the_target(
+    asked: Asked, arguments: tuple[str, ...]
+) -> None:
+    assert call(*arguments).exit_code == 0
+    ((request, settings),) = asked
+    assert request == RunRequest(target="agent.py", input="in.jsonl", concurrency=3)
+    assert settings.policy == "plas"
+
+
+def test_what_follows_two_dashes_is_the_scripts(asked: Asked) -> None:
+    call("run", "agent.py", "--quiet", "--", "--question", "why?", "--quiet")
+    ((request, settings),) = asked
+    assert request.script_args == ("--question", "why?", "--quiet")
+    assert settings.quiet
+
+
+def test_engine_arguments_add_up(asked: Asked) -> None:
+    call("run", "agent.py", "--engine-arg", "max_num_seqs=4", "--engine-arg", "dtype=half")
+    assert asked[0][1].engine_args == {"max_num_seqs": 4, "dtype": "half"}
+
+
+def test_every_option_can_be_a_variable_and_the_command_line_wins(asked: Asked) -> None:
+    env = {
+        "AUTELLIX_POLICY": "fcfs",
+        "AUTELLIX_INPUT": "in.jsonl",
+        "AUTELLIX_CONCURRENCY": "2",
+        "AUTELLIX_TRACE": "t.json",
+        "AUTELLIX_ENGINE_ARG": "max_num_seqs=4 dtype=half",
+        "AUTELLIX_JSON": "1",
+    }
+    call("run", "agent.py", "--policy", "mlfq", env=env)
+    ((request, settings),) = asked
+    assert (request.input, request.concurrency, request.as_json) == ("in.jsonl", 2, True)
+    assert (settings.policy, settings.trace) == ("mlfq", Path("t.json"))
+    assert settings.engine_args == {"max_num_seqs": 4, "dtype": "half"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--policy", "lifo"), 1, "no policy 'lifo'"),
+        (("--engine-arg", "oops"), 1, "KEY=VALUE"),
+        (("--concurrency", "0"), 2, "concurrency"),
+        (("--polcy", "plas"), 2, "polcy"),
+    ],
+)
+def test_impossible_options_are_refused(
+    asked: Asked, arguments: tuple[str, ...], code: int, said: str
+) -> None:
+    result = call("run", "agent.py", *arguments)
+    assert (result.exit_code, said in result.output) == (code, True)
+    assert not asked
+    assert "Traceback" not in result.output
+
+
+def raising(error: BaseException) -> Callable[..., int]:
+    def run_request(*given: Any) -> int:
+        raise error
+
+    return run_request
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(TargetError("no [graph] here"), 2), (EngineStartError("too [small]"), 1)],
+)
+def test_our_errors_are_one_paragraph_and_a_code(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    monkeypatch.setattr(run_command, "run_request", raising(error))
+    result = call("run", "agent.py")
+    assert result.exit_code == code
+    assert result.output == f"error: {error}\n"
+
+
+def test_debug_lets_the_error_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_command, "run_request", raising(EngineStartError("small")))
+    assert isinstance(call("run", "agent.py", "--debug").exception, EngineStartError)
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 130])
+def test_the_runs_code_is_the_commands(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    monkeypatch.setattr(run_command, "run_request", lambda *given: code)
+    assert call("run", "agent.py").exit_code == code
+
+
+def test_an_interruption_before_the_run_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_command, "run_request", raising(KeyboardInterrupt()))
+    assert call("run", "agent.py").exit_code == 130
+
+
+def test_help_shows_what_there_is_with_examples() -> None:
+    text = call("run", "--help").output
+    for word in ("--input", "--policy", "--engine-arg", "--trace", "--live", "Examples"):
+        assert word in text
+    assert "doctor" in call("--help").output
+    assert call("--version").output.startswith("autellix")
