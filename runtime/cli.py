@@ -37,6 +37,8 @@ _RUN_EXAMPLES = """[bold]Examples[/bold]
 
   autellix run agent.py:graph --input '{"messages": [["user", "hi"]]}'
 
+  autellix run -c langgraph.json agent --input tasks.jsonl
+
   cat tasks.jsonl | autellix run pkg.mod:graph --input - --concurrency 32 --trace run.json
 """
 
@@ -63,10 +65,25 @@ def _root(
 @app.command(epilog=_RUN_EXAMPLES)
 def run(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="FILE.py, FILE.py:NAME or package.module:NAME")
-    ],
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="FILE.py, FILE.py:NAME or package.module:NAME; with -c a graph's id.",
+            show_default=False,
+        ),
+    ] = "",
     script_args: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS]", help="Arguments of the script.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "-c",
+            "--config",
+            envvar="AUTELLIX_CONFIG",
+            metavar="FILE",
+            help="A langgraph.json that names the graph.",
+        ),
     ] = None,
     input: Annotated[
         str | None,
@@ -129,6 +146,11 @@ def run(
     from .settings import Settings, parse_engine_args, parse_model_map
 
     with _plain_errors(debug):
+        if not target and config is None:
+            raise UsageError(
+                "Nothing to run. Write autellix run FILE.py, FILE.py:NAME, package.module:NAME, or "
+                "-c langgraph.json; autellix run --help shows examples."
+            )
         settings = Settings().merged(
             model=model,
             engine=engine,
@@ -146,6 +168,7 @@ def run(
             input=input,
             concurrency=concurrency,
             as_json=as_json,
+            config=config,
         )
         code = run_request(request, settings)
     _leave(code)

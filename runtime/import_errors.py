@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ def plain_import_errors(
     """
     try:
         yield
-    except (AutellixError, KeyboardInterrupt, GeneratorExit):
+    except (AutellixError, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
         raise
     except SystemExit as error:
         raise TargetError(

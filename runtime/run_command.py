@@ -7,8 +7,9 @@ import logging
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.logging import RichHandler
@@ -21,6 +22,7 @@ from ..tracing.summary import summary_table
 from ..tracing.view import ProgressView
 from .answers import answer_text, outcome_json
 from .engine_host import EngineHost
+from .graph_config import read_graph_config
 from .inputs import InputLine, read_inputs
 from .interrupts import INTERRUPTED, Interrupts
 from .launcher import Outcome, failure_text, run_programs
@@ -28,7 +30,7 @@ from .openai_route import OpenAIRoute
 from .progress import Steps
 from .session import Session, use_session
 from .settings import Settings
-from .targets import Entry, Target, load_program, parse_target, run_script, script_path
+from .targets import Entry, Target, load_program, opened, parse_target, run_script, script_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,18 +38,20 @@ class RunRequest:
     """What to run.
 
     Attributes:
-        target: as written on the command line.
+        target: as written on the command line; with ``config`` a graph's id, or nothing.
         script_args: arguments of the script, without inputs only.
         input: where the inputs are; None runs the script as it is.
         concurrency: programs at the same time.
         as_json: results as JSON Lines on standard output.
+        config: a ``langgraph.json`` that names the graph.
     """
 
-    target: str
+    target: str = ""
     script_args: tuple[str, ...] = ()
     input: str | None = None
     concurrency: int = 8
     as_json: bool = False
+    config: Path | None = None
 
 
 def run_request(request: RunRequest, settings: Settings, host: EngineHost | None = None) -> int:
@@ -72,6 +76,7 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
         stack.callback(use_session, None)
         route = stack.enter_context(OpenAIRoute(session))
         # Before the engine, which takes long: a mistake in the target should show at once.
+        stack.enter_context(command.environment())
         job = command.prepare()
         with Steps("engine", shown=not settings.quiet, console=console) as steps:
             steps.note("starting, some 20 s on a CPU")
@@ -100,7 +105,15 @@ class _RunCommand:
         self.console = console
         self.interrupts = interrupts
         self.lines: list[InputLine] = read_inputs(request.input)
-        self.target = parse_target(request.target)
+        self.config = read_graph_config(request.config) if request.config else None
+        if self.config is not None:
+            self.target = self.config.target(request.target or None)
+        else:
+            self.target = parse_target(request.target)
+
+    def environment(self) -> AbstractContextManager[None]:
+        """What the target expects around itself."""
+        return self.config.applied() if self.config is not None else nullcontext()
 
     def prepare(self) -> Callable[[], int]:
         """What is to be run, found and imported; calling it runs it and gives the exit code."""
@@ -111,9 +124,9 @@ class _RunCommand:
                 )
             entry = load_program(self.target)
             return lambda: self._run_inputs(entry)
-        if self.target.path is None or self.target.variable is not None:
+        if self.config or self.target.path is None or self.target.variable is not None:
             raise UsageError(
-                f"{self.request.target} is run once per input: give --input with JSON, a file or "
+                f"{self.target.text} is run once per input: give --input with JSON, a file or "
                 "- for standard input. Only FILE.py runs without, as a plain script."
             )
         script_path(self.target.path)
@@ -140,12 +153,13 @@ class _RunCommand:
             assert task is not None
             self.interrupts.instead = lambda: loop.call_soon_threadsafe(task.cancel)
             try:
-                return await run_programs(
-                    entry,
-                    self.lines,
-                    concurrency=self.request.concurrency,
-                    on_outcome=self._show,
-                )
+                async with opened(entry) as made:
+                    return await run_programs(
+                        made,
+                        self.lines,
+                        concurrency=self.request.concurrency,
+                        on_outcome=self._show,
+                    )
             finally:
                 self.interrupts.instead = None
                 if task.cancelling():

@@ -3,11 +3,10 @@
 A target is written in one of four ways::
 
     agent.py             a script; with inputs, the one graph in it, or its main(input)
-    agent.py:graph       a graph, a builder, a factory, or a function of one argument in it
+    agent.py:graph       a graph, a builder, a factory (see ``factories``), or a function of one
+                         argument in it
     package.module       the same for an importable module
     package.module:graph
-
-LangGraph's objects are recognised by the names of their classes, so this file needs no LangGraph.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import importlib.util
 import inspect
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
@@ -28,11 +27,10 @@ from typing import Any, Literal
 
 from autellix.errors import TargetError
 
+from .factories import Factory, is_factory
+from .graph_kinds import BUILDERS, GRAPHS, RUNNABLES, is_a
 from .import_errors import plain_import_errors, plain_script_errors
 
-_GRAPHS = ("langgraph", {"Pregel", "CompiledStateGraph", "PregelProtocol"})
-_BUILDERS = ("langgraph", {"StateGraph"})
-_RUNNABLES = ("langchain_core", {"Runnable"})
 _ACCEPTED = (
     "a compiled LangGraph graph, a StateGraph, or a function main(input) that takes one argument"
 )
@@ -69,12 +67,15 @@ class Entry:
         kind: "graph" has ``invoke`` and ``ainvoke``; "function" is called with the input.
         call: the graph or function itself.
         is_async: await it (every graph: ``ainvoke``); a function that is not runs in a thread.
+        making: makes the graph on the loop that runs it, and closes it afterwards; None where
+            ``call`` is there already.
     """
 
     name: str
     kind: Literal["graph", "function"]
     call: Any
     is_async: bool
+    making: Callable[[], AbstractAsyncContextManager[Entry]] | None = None
 
 
 def parse_target(text: str) -> Target:
@@ -108,7 +109,7 @@ def load_program(target: Target | str) -> Entry:
     With a variable: that attribute. Without: the compiled graph of the module, else its one
     builder, else its function ``main``; names that begin with an underscore do not count. A
     variable may also name a factory: a function without arguments, or with one named ``config``,
-    that returns a graph.
+    that makes a graph; where that needs an event loop the entry is to be ``opened``.
 
     Raises:
         TargetError: it does not exist, cannot be imported, or holds no program or several; the
@@ -219,10 +220,10 @@ def _on_path(folder: Path) -> Iterator[None]:
 
 def _the_one(target: Target, module: ModuleType) -> tuple[str, Any]:
     """The program of a module that was named without a variable."""
-    for kind, what in ((_GRAPHS, "graphs"), (_BUILDERS, "graph builders")):
+    for kind, what in ((GRAPHS, "graphs"), (BUILDERS, "graph builders")):
         found: dict[int, tuple[str, Any]] = {}
         for name, value in vars(module).items():
-            if not name.startswith("_") and _is_a(value, kind):
+            if not name.startswith("_") and is_a(value, kind):
                 found.setdefault(id(value), (name, value))
         names = [name for name, _ in found.values()]
         if len(names) == 1:
@@ -253,16 +254,42 @@ def _named(target: Target, module: ModuleType, name: str) -> Entry:
             + (f"It holds: {', '.join(known)}." if known else f"It needs {_ACCEPTED}.")
         )
     value = getattr(module, name)
-    if inspect.isfunction(value) and _is_factory(value):
-        value = _from_factory(target, name, value)
+    if inspect.isfunction(value) and is_factory(value):
+        factory = Factory(value, name, target.place)
+        if factory.is_deferred:
+            return _deferred(target, name, factory)
+        value = factory.make()
     return _entry(target, name, value, fallback_name=name)
 
 
+def _deferred(target: Target, name: str, factory: Factory) -> Entry:
+    @asynccontextmanager
+    async def making() -> AsyncIterator[Entry]:
+        async with factory.opened() as graph:
+            yield _entry(target, name, graph, fallback_name=name)
+
+    return Entry(name=name, kind="graph", call=None, is_async=True, making=making)
+
+
+@asynccontextmanager
+async def opened(entry: Entry) -> AsyncIterator[Entry]:
+    """The entry with its graph made, on the event loop that is to run it.
+
+    Raises:
+        TargetError: its factory failed, or made no graph.
+    """
+    if entry.making is None:
+        yield entry
+        return
+    async with entry.making() as made:
+        yield made
+
+
 def _entry(target: Target, name: str, value: Any, *, fallback_name: str) -> Entry:
-    if _is_a(value, _BUILDERS):
+    if is_a(value, BUILDERS):
         with plain_import_errors(target.path or target.text, Path.cwd()):
             value = value.compile()
-    if _is_a(value, _GRAPHS) or _is_a(value, _RUNNABLES):
+    if is_a(value, GRAPHS) or is_a(value, RUNNABLES):
         own = getattr(value, "name", None)
         shown = own if isinstance(own, str) and own not in ("", "LangGraph") else fallback_name
         return Entry(name=shown, kind="graph", call=value, is_async=True)
@@ -296,40 +323,10 @@ def _check_function(target: Target, name: str, function: Any) -> None:
         ) from None
 
 
-def _from_factory(target: Target, name: str, factory: Any) -> Any:
-    if _is_async(factory) or inspect.isasyncgenfunction(factory):
-        raise TargetError(
-            f"{name}() in {target.place} makes its graph asynchronously. "
-            "Make it a plain function that returns the graph."
-        )
-    arguments = [{}] if inspect.signature(factory).parameters else []
-    with plain_import_errors(target.path or target.text, Path.cwd()):
-        made = factory(*arguments)
-    if not any(_is_a(made, kind) for kind in (_GRAPHS, _BUILDERS, _RUNNABLES)):
-        raise TargetError(
-            f"{name}() in {target.place} returned {type(made).__name__}, not a graph. A factory "
-            "returns a graph; a program takes one argument, its input."
-        )
-    return made
-
-
-def _is_factory(function: Any) -> bool:
-    names = list(inspect.signature(function).parameters)
-    return names == ["config"] or (not names and function.__name__ != "main")
-
-
 def _may_run(value: Any, module: ModuleType) -> bool:
-    if any(_is_a(value, kind) for kind in (_GRAPHS, _BUILDERS)):
+    if any(is_a(value, kind) for kind in (GRAPHS, BUILDERS)):
         return True
     return inspect.isfunction(value) and value.__module__ == module.__name__
-
-
-def _is_a(value: Any, kind: tuple[str, set[str]]) -> bool:
-    library, names = kind
-    return any(
-        c.__name__ in names and c.__module__.partition(".")[0] == library
-        for c in type(value).__mro__
-    )
 
 
 def _is_async(function: Any) -> bool:

@@ -202,7 +202,6 @@ def test_a_module_without_a_program_is_told_what_it_needs(
         ("grahp", "Did you mean agent.py:graph?"),
         ("number", "number in agent.py is of type int, which cannot be run"),
         ("nothing", "nothing() in agent.py returned NoneType, not a graph"),
-        ("later", "asynchronously"),
     ],
 )
 def test_a_name_that_is_no_program_is_told_why(write: Write, name: str, said: str) -> None:
@@ -210,7 +209,6 @@ def test_a_name_that_is_no_program_is_told_why(write: Write, name: str, said: st
         graph = builder().compile()
         number = 1
         def nothing(): pass
-        async def later(): pass
     """
     write("agent.py", GRAPH, text)
     assert said in complaint(f"agent.py:{name}")
