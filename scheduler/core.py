@@ -24,9 +24,11 @@ number of live calls: calls are touched when something happens to them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import count
 from operator import attrgetter
+from typing import NamedTuple
 
 from .config import SchedulerConfig
 from .levels import Levels, TypicalStep
@@ -39,6 +41,26 @@ from .victims import Capacity, Victim, choose_victims
 
 _LEVEL_SHIFT = 40
 _RANK = attrgetter("rank")
+
+
+class Quiet(NamedTuple):
+    """How long the policy has nothing to do; whichever ends first.
+
+    Attributes:
+        service_s: until a call has used up its quantum, seconds charged.
+        time_s: until a waiting call is to be looked at for promotion, seconds.
+        steps: until the levels may have to follow the engine's typical step.
+        contested: waiting calls stand so much better than running ones that these may have to give
+            way at any run of the policy.
+    """
+
+    service_s: float
+    time_s: float
+    steps: float
+    contested: bool
+
+
+_FOR_EVER = Quiet(math.inf, math.inf, math.inf, False)
 
 
 class Scheduler:
@@ -109,15 +131,22 @@ class Scheduler:
                 self._seat(call, now)
         self._clock.dispatch(joining, dropping, now)
 
-    def charge(self, now: float) -> float:
+    def charge(self, now: float, steps: int = 1) -> float:
         """The oldest step in flight has given its output; its duration, seconds.
 
         The step lasts from the later of (its dispatch, the previous step's output) to ``now`` and
         is charged to the calls that are in it and still live.
+
+        Args:
+            steps: how many steps of the engine these were, told together because nothing else
+                happened in them.
         """
         step_s = self._clock.charge(now)
         if step_s:
-            self._typical.add(step_s)
+            if steps == 1:
+                self._typical.add(step_s)
+            else:
+                self._typical.add_alike(step_s / steps, steps)
         return step_s
 
     def preempt(self, call: LiveCall, now: float, reason: str) -> None:
@@ -244,6 +273,25 @@ class Scheduler:
     def wait(self, call: LiveCall, now: float) -> float:
         """w(c): time without a seat so far, seconds."""
         return self._clock.wait(call, now)
+
+    def quiet(self, now: float) -> Quiet:
+        """How long :meth:`tick` and :meth:`victims` have nothing to do if nothing else happens."""
+        if not self.policy.multilevel:
+            return _FOR_EVER
+        follows = self.config.first_quantum_s is None
+        return Quiet(
+            service_s=self._clock.until_alarm_s,
+            time_s=self._promotions.next_review_s - now,
+            steps=self._typical.left_in_window if follows else math.inf,
+            contested=self._contested(),
+        )
+
+    def _contested(self) -> bool:
+        """Whether some running call stands so low that a waiting one may take its seat."""
+        if not self.config.preempt:
+            return False
+        best = next((level for level, calls in enumerate(self._waiting) if calls), None)
+        return best is not None and any(self._running[best + self.config.preempt_gap :])
 
     @property
     def running_by_level(self) -> list[int]:

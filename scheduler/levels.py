@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import repeat
 from statistics import median
 from typing import Self
 
@@ -75,6 +76,19 @@ class TypicalStep:
             self.step_s = median(self._window)
             self._window.clear()
             self._need = _WINDOW
+
+    def add_alike(self, step_s: float, times: int) -> None:
+        """Count several steps that lasted as long as each other, seconds each."""
+        while times:
+            some = min(times, self.left_in_window)
+            self._window.extend(repeat(step_s, some - 1))
+            self.add(step_s)
+            times -= some
+
+    @property
+    def left_in_window(self) -> int:
+        """Steps until there is a new typical step."""
+        return self._need - len(self._window)
 
     def has_left(self, reference_s: float) -> bool:
         """Whether the typical step has moved so far from the reference that bounds must follow."""

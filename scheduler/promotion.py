@@ -100,6 +100,11 @@ class Promotions:
                 self.review(call, now)
         return starved
 
+    @property
+    def next_review_s(self) -> float:
+        """When the next call is to be looked at, if not later; infinite for never."""
+        return self._reviews[0][0] if self._reviews else math.inf
+
     def restart(self, call: LiveCall, now: float) -> None:
         """The call is promoted: its own w and t start again at 0 for the rule."""
         call.rule_wait_s = self._clock.wait(call, now)

@@ -138,6 +138,11 @@ class ServiceClock:
                 rung.append(call)
         return rung
 
+    @property
+    def until_alarm_s(self) -> float:
+        """Seconds to charge until a call's quantum is used up; it may be later than that."""
+        return self._alarms[0][0] - self.reading_s if self._alarms else math.inf
+
     def _arm(self, call: LiveCall) -> None:
         assert call.joined_s is not None
         call.alarm = at = call.joined_s + call.quantum_end_s - call.served_s
