@@ -1,0 +1,217 @@
+"""How long an engine's steps take and how much it holds: models for the simulator, and presets.
+
+A step takes ``a + b * prefill_tokens + c * sequences + d * kv_tokens`` seconds. Prefill tokens are
+the prompt tokens computed in the step, sequences the calls in it, KV tokens the context that these
+calls have in the cache when it begins.
+
+**Presets by roofline.** A step cannot be faster than reading what it needs from memory, nor than
+its arithmetic. With weights of W bytes and P parameters, bandwidth B and peak F (dense bf16):
+
+    read = W / (0.85 B)        compute(tokens) = 2 P tokens / (0.6 F)
+    a = read + 1 ms of launching and host work
+    b = (compute(2048) - read) / 2048      so that a full chunk takes compute(2048) + 1 ms
+    c = max(compute(256) - read, 0) / 256  so that 256 decoding calls take what roofline says
+    d = KV bytes a token / (0.85 B)
+    KV tokens = (0.9 memory - W - 5 GB of activations and graphs) / KV bytes a token
+
+The efficiencies 0.85 and 0.6, the 1 ms and the 5 GB are assumptions, the same for all. Attention's
+own arithmetic (quadratic in the prompt) is left out.
+
+| device | memory | B | F | host link | source |
+|---|---|---|---|---|---|
+| A100 SXM 80 GB | 80 GiB | 2.039 TB/s | 312 TFLOP/s | PCIe 4 x16, 25 GB/s | NVIDIA A100 data sheet |
+| H100 SXM | 80 GiB | 3.35 TB/s | 989 TFLOP/s | PCIe 5 x16, 50 GB/s | NVIDIA H100 data sheet |
+| H200 SXM | 141 GB | 4.8 TB/s | 989 TFLOP/s | PCIe 5 x16, 50 GB/s | NVIDIA H200 data sheet |
+
+Llama-3.1-8B: P = 8.03e9, W = 16.06 GB, KV 32 layers x 8 heads x 128 x 2 (K, V) x 2 bytes = 131,072
+bytes a token. Llama-3.1-70B: P = 70.6e9, W = 141.2 GB, KV 80 x 8 x 128 x 2 x 2 = 327,680 bytes a
+token (model cards and ``config.json``). On four devices everything is divided by four and each of
+the 2 x 80 all-reduces of a step adds 15 us, and 1.5 x 16,384 bytes a token at 240 GB/s (NVLink 3).
+A100, 8B: read 9.27 ms, compute(2048) 175.7 ms, so a = 10.27 ms, b = 81 us, c = 50 us, d = 76 ns,
+429 thousand tokens of KV.
+
+**cpu-smollm2** has placeholder coefficients until a calibration of the real engine replaces them.
+They go through rates observed with SmolLM2-135M on two cores: 40, 200, 540 and 700 tokens/s with 1,
+4, 16 and 32 calls, 2,000 prompt tokens/s, 93 thousand tokens in 2 GiB of KV. d is assumed: 23,040
+bytes a token read at 10 GB/s.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autellix.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Duration of a step, seconds: ``a + b*prefill_tokens + c*sequences + d*kv_tokens``."""
+
+    a: float
+    b: float = 0.0
+    c: float = 0.0
+    d: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("a", "b", "c", "d"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0 or (name == "a" and value == 0):
+                raise SettingsError(
+                    f"coefficient {name} of the step time must be >= 0 seconds (a: > 0), got "
+                    f"{value!r}; take those of a preset"
+                )
+
+    def of(self, prefill_tokens: int, sequences: int, kv_tokens: int) -> float:
+        """Seconds that such a step takes."""
+        return self.a + self.b * prefill_tokens + self.c * sequences + self.d * kv_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineModel:
+    """One replica as the simulator sees it.
+
+    Attributes:
+        name: the preset's.
+        step: how long steps take.
+        kv_tokens: KV capacity, tokens.
+        block_tokens: tokens in a KV block.
+        seats: most calls in a step.
+        token_budget: most tokens in a step, prompts in chunks and one for each decoding call.
+        kv_bytes_per_token: KV of a token, bytes.
+        link_bytes_per_s: bandwidth between device and host memory, for swapping.
+
+    Raises:
+        SettingsError: a value is impossible.
+    """
+
+    name: str
+    step: StepTime
+    kv_tokens: int
+    block_tokens: int = 16
+    seats: int = 256
+    token_budget: int = 2048
+    kv_bytes_per_token: int = 131_072
+    link_bytes_per_s: float = 25e9
+
+    def __post_init__(self) -> None:
+        for name in ("kv_tokens", "block_tokens", "seats", "token_budget", "kv_bytes_per_token"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise SettingsError(f"{name} must be a whole number >= 1, got {value!r}")
+        if self.token_budget <= self.seats:
+            raise SettingsError(
+                f"token_budget must exceed the {self.seats} seats, got {self.token_budget}: with "
+                "every seat decoding there must be room for a prompt; raise it or give fewer seats"
+            )
+        if self.kv_tokens < self.block_tokens:
+            raise SettingsError(
+                f"kv_tokens must hold a block of {self.block_tokens}, got {self.kv_tokens}"
+            )
+        if not self.link_bytes_per_s > 0:
+            raise SettingsError(f"link_bytes_per_s must be > 0, got {self.link_bytes_per_s!r}")
+
+    @property
+    def blocks(self) -> int:
+        """KV capacity, blocks."""
+        return self.kv_tokens // self.block_tokens
+
+    def work_s(self, prompt_tokens: int, new_tokens: int, output_tokens: int) -> float:
+        """Seconds of a full engine that a call takes by itself: its share of every step it is in.
+
+        Args:
+            prompt_tokens: the whole prompt; it is read with every token generated.
+            new_tokens: the part of it that is not in the cache.
+            output_tokens: tokens to generate.
+        """
+        step = self.step
+        each = step.a / self.seats + step.c + step.d * (prompt_tokens + output_tokens / 2)
+        return step.b * new_tokens + output_tokens * each
+
+
+_FULL_CHUNK, _FULL_BATCH = 2048, 256
+_MEMORY_SHARE, _COMPUTE_SHARE = 0.85, 0.6
+_HOST_S = 0.001
+_RESERVED_BYTES = 5e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Device:
+    memory_bytes: float
+    bytes_per_s: float
+    flops: float
+    link_bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Model:
+    parameters: float
+    layers: int
+    hidden: int
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return self.layers * 8 * 128 * 2 * 2
+
+
+def _roofline(name: str, device: _Device, model: _Model, devices: int = 1) -> EngineModel:
+    bandwidth = _MEMORY_SHARE * device.bytes_per_s * devices
+    weight_bytes = 2 * model.parameters
+    read_s = weight_bytes / bandwidth
+    compute_s = 2 * model.parameters / (_COMPUTE_SHARE * device.flops * devices)
+    reduces = 2 * model.layers if devices > 1 else 0
+    reduce_s_per_token = reduces * 1.5 * 2 * model.hidden / 240e9
+    memory = devices * (0.9 * device.memory_bytes - _RESERVED_BYTES)
+    return EngineModel(
+        name=name,
+        step=StepTime(
+            a=read_s + _HOST_S + reduces * 15e-6,
+            b=compute_s - read_s / _FULL_CHUNK + reduce_s_per_token,
+            c=max(compute_s - read_s / _FULL_BATCH, 0.0) + reduce_s_per_token,
+            d=model.kv_bytes_per_token / bandwidth,
+        ),
+        kv_tokens=int((memory - weight_bytes) / model.kv_bytes_per_token),
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        link_bytes_per_s=device.link_bytes_per_s * devices,
+    )
+
+
+_A100 = _Device(
+    memory_bytes=80 * 2**30, bytes_per_s=2.039e12, flops=312e12, link_bytes_per_s=25e9
+)
+_H100 = _Device(memory_bytes=80 * 2**30, bytes_per_s=3.35e12, flops=989e12, link_bytes_per_s=50e9)
+_H200 = _Device(memory_bytes=141e9, bytes_per_s=4.8e12, flops=989e12, link_bytes_per_s=50e9)
+_LLAMA_8B = _Model(parameters=8.03e9, layers=32, hidden=4096)
+_LLAMA_70B = _Model(parameters=70.6e9, layers=80, hidden=8192)
+
+PRESETS: dict[str, EngineModel] = {
+    model.name: model
+    for model in (
+        EngineModel(
+            name="cpu-smollm2",
+            step=StepTime(a=0.020, b=0.0005, c=0.0008, d=2.3e-6),
+            kv_tokens=93_000,
+            block_tokens=32,
+            kv_bytes_per_token=23_040,
+            link_bytes_per_s=2.5e9,
+        ),
+        _roofline("a100-llama3-8b", _A100, _LLAMA_8B),
+        _roofline("h100-llama3-8b", _H100, _LLAMA_8B),
+        _roofline("h200-llama3-8b", _H200, _LLAMA_8B),
+        _roofline("a100x4-llama3-70b", _A100, _LLAMA_70B, devices=4),
+    )
+}
+
+
+def preset_named(name: str) -> EngineModel:
+    """The preset of that name.
+
+    Raises:
+        SettingsError: there is none; the message lists those there are.
+    """
+    try:
+        return PRESETS[name]
+    except KeyError:
+        raise SettingsError(
+            f"there is no engine preset {name!r}; choose one of: {', '.join(PRESETS)}"
+        ) from None

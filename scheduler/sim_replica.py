@@ -1,0 +1,666 @@
+"""One simulated replica: continuous batching in virtual time, driven by the scheduling core.
+
+What the vLLM adapter is to vLLM, this is to a modelled engine. One step, in order:
+
+1. Calls that came in meanwhile enter the core.
+2. At every N-th step the policy runs; victims lose their seats and sit out this step.
+3. Calls that generate write one token each. Where KV blocks are lacking for that, the worst-placed
+   running call loses its seat, and nobody is admitted in this step.
+4. What is left of the token budget goes to prompts, in chunks: first to one that was begun, then to
+   waiting calls, best first, while there are seats and blocks for the whole prompt; the first that
+   does not fit ends the step's admissions.
+5. The step takes what the model says. Calls with their whole prompt computed generate a token.
+
+Steps that are all alike are taken at once (a *stretch*): in between nobody comes, ends, changes
+level or lacks a block. Its end is computed, its duration is the closed sum of its steps', which grow
+by the KV they add. A call that comes in the middle of a stretch cuts it at the next step's end;
+until then nothing has been changed, so cutting costs nothing.
+
+A call that lost its seat computes its prompt and tokens again as far as the prefix cache does not
+have them (``recompute``), or loads that part over the host link (``swap``; the host's memory is not
+limited, and the link's time adds to the step's).
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop, heappush
+from itertools import count
+from typing import Literal, NamedTuple, Protocol
+
+from autellix.errors import SettingsError
+
+from .config import SchedulerConfig
+from .core import Scheduler
+from .engine_model import EngineModel
+from .live_call import LiveCall
+from .prefix_cache import BlockCache, CacheNode
+from .tickets import Receipt, Ticket
+
+Resume = Literal["recompute", "swap"]
+
+
+class ReplicaCall:
+    """A call on a simulated replica.
+
+    Attributes:
+        program: whose it is; the simulator's business.
+        index: which of its calls.
+        ticket: as given by the process table.
+        prompt_tokens, output_tokens: lengths.
+        known_tokens: leading part of its context that was computed before, by an earlier call of
+            its program or by itself.
+        tail: where its context ends in the replica's cache.
+        live: the core's view of it; None before it has entered.
+        rank: orders waiting calls; smaller runs first.
+        generated: tokens generated up to when it last lost its seat.
+        computed: tokens whose KV it had when it began to generate, or has so far in its prefill.
+        prefill_left: tokens of its context still to be computed; 0 while it generates.
+        admitted_blocks: whole blocks of its context when it was admitted; they are in the cache.
+        began_at, ends_at: the replica's count of steps when it began to generate and when it will
+            have all its tokens; ``ends_at`` is -1 while it does not generate.
+        cached_tokens: found in the cache when it was first admitted; -1 before.
+        swapped: whether its KV is in host memory.
+    """
+
+    __slots__ = (
+        "admitted_blocks",
+        "began_at",
+        "cached_tokens",
+        "computed",
+        "ends_at",
+        "generated",
+        "index",
+        "known_tokens",
+        "live",
+        "output_tokens",
+        "prefill_left",
+        "program",
+        "prompt_tokens",
+        "rank",
+        "swapped",
+        "tail",
+        "ticket",
+    )
+
+    def __init__(
+        self,
+        program: object,
+        index: int,
+        ticket: Ticket,
+        *,
+        output_tokens: int,
+        known_tokens: int,
+        tail: CacheNode,
+    ) -> None:
+        self.program = program
+        self.index = index
+        self.ticket = ticket
+        self.prompt_tokens = ticket.prompt_tokens
+        self.output_tokens = output_tokens
+        self.known_tokens = known_tokens
+        self.tail = tail
+        self.live: LiveCall | None = None
+        self.rank: float = 0
+        self.generated = 0
+        self.computed = 0
+        self.prefill_left = 0
+        self.admitted_blocks = 0
+        self.began_at = 0
+        self.ends_at = -1
+        self.cached_tokens = -1
+        self.swapped = False
+
+
+class Order(Protocol):
+    """An order of calls that takes the place of the core's rank, in the simulator alone."""
+
+    def __call__(self, call: ReplicaCall) -> float:
+        """The call's place: smaller runs first."""
+        ...
+
+
+class Ended(NamedTuple):
+    """A call that has ended, with what it cost."""
+
+    call: ReplicaCall
+    receipt: Receipt
+
+
+class Replica:
+    """A modelled engine.
+
+    Args:
+        model: step times and capacity.
+        config: the scheduler's settings.
+        prefix_cache: whether KV outlives its call.
+        resume: how calls that lost their seat get their KV back.
+        order: replaces the core's rank; None for the core's.
+        longest_stretch: most steps taken at once; 1 makes every step one by one, for comparison.
+
+    Attributes:
+        core: the scheduler.
+        cache: its KV blocks.
+        steps: taken so far.
+        stretches: how many times a step or a stretch was planned.
+        busy_s: time in steps.
+        prefilled_tokens, recomputed_tokens: prompt tokens computed; those of them that were computed
+            before, by the same call or an earlier one of its program.
+        prompt_tokens, cached_tokens: of the calls admitted for the first time.
+        swapped_tokens: moved out or in over the host link.
+    """
+
+    def __init__(
+        self,
+        model: EngineModel,
+        config: SchedulerConfig,
+        *,
+        prefix_cache: bool = True,
+        resume: Resume = "recompute",
+        order: Order | None = None,
+        longest_stretch: int = 1 << 40,
+    ) -> None:
+        if resume not in ("recompute", "swap"):
+            raise SettingsError(f"resume must be 'recompute' or 'swap', got {resume!r}")
+        self.model = model
+        self.core = Scheduler(config)
+        self.cache = BlockCache(model.blocks)
+        self.steps = 0
+        self.stretches = 0
+        self.busy_s = 0.0
+        self.prefilled_tokens = 0
+        self.recomputed_tokens = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.swapped_tokens = 0
+        self.ends_s = math.inf
+        self._interval = config.policy_interval if self.core.policy.multilevel else 0
+        self._prefix_cache = prefix_cache
+        self._swap = resume == "swap"
+        self._order = order
+        self._longest = longest_stretch
+        self._incoming: list[ReplicaCall] = []
+        self._by_key: dict[str, ReplicaCall] = {}
+        self._waiting: list[tuple[float, int, ReplicaCall]] = []
+        self._ties = count()
+        self._running: dict[ReplicaCall, None] = {}
+        self._finishing: list[tuple[int, int, ReplicaCall]] = []
+        self._generating = 0
+        # How many of them need a new block at the steps whose count has this remainder.
+        self._phases = [0] * model.block_tokens
+        self._kv_tokens = 0
+        self._prefills: list[ReplicaCall] = []
+        self._chunks: list[int] = []
+        self._joining: list[LiveCall] = []
+        self._dropping: list[LiveCall] = []
+        self._link_s = 0.0
+        # The step or stretch under way.
+        self._start_s = 0.0
+        self._first_s = 0.0
+        self._growth_s = 0.0
+        self._planned = 0
+
+    # What the simulator tells.
+
+    @property
+    def load(self) -> int:
+        """Calls that have not ended."""
+        return len(self._by_key) + len(self._incoming)
+
+    def submit(self, call: ReplicaCall) -> None:
+        """A call comes in; it enters the core before the next step."""
+        self._incoming.append(call)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step is under way."""
+        return self._planned > 0
+
+    def wake(self, now: float) -> bool:
+        """A call has come: the next plan is made with the end of the running step, or now.
+
+        Returns:
+            Whether :attr:`ends_s` is another one now.
+        """
+        if self._planned:
+            return self._planned > 1 and self.cut(now)
+        if self.ends_s == now:
+            return False
+        self.ends_s = now
+        return True
+
+    def reorder(self, call: ReplicaCall) -> None:
+        """The place that the order gives to a call has changed."""
+        if call.live is not None and not call.live.seated and not call.live.gone:
+            self._wait(call)
+
+    def plan(self, now: float) -> float:
+        """Begin the next step or stretch; when it ends, infinite where there is nothing to do."""
+        if self._incoming:
+            for call in self._incoming:
+                self._enter(call, now)
+            self._incoming.clear()
+        if not self._by_key:
+            self.ends_s = math.inf
+            return math.inf
+        hidden: list[ReplicaCall] = []
+        if self._interval and self.steps % self._interval == 0:
+            hidden = self._run_policy(now)
+        short = self._room_to_generate(now)
+        self._chunks = self._chunks_begun()
+        if not short:
+            self._admit()
+        for call in hidden:
+            self._wait(call)
+        self._measure_step()
+        waiting = len(self._by_key) > len(self._running)
+        if self._joining or self._link_s or (waiting and (short or hidden)):
+            self._planned = 1
+        else:
+            self._planned = self._stretch(now, waiting)
+        self._link_s = 0.0
+        self.core.dispatch(self._joining, self._dropping, now)
+        if self._joining:
+            self._joining = []
+        if self._dropping:
+            self._dropping = []
+        self.stretches += 1
+        self._start_s = now
+        self.ends_s = now + self._lasts(self._planned)
+        return self.ends_s
+
+    def cut(self, now: float) -> bool:
+        """End the stretch under way with the step that runs now; whether it ends sooner."""
+        steps = self._steps_until(now - self._start_s, self._planned)
+        if steps >= self._planned:
+            return False
+        self._planned = steps
+        self.ends_s = self._start_s + self._lasts(steps)
+        return True
+
+    def complete(self, now: float) -> list[Ended]:
+        """The step or stretch is over; the calls that ended with it."""
+        steps, generating = self._planned, self._generating
+        self.ends_s = math.inf
+        if not steps:
+            return []
+        self._planned = 0
+        if generating:
+            if steps > 1:
+                self.cache.take(self._blocks_to_generate(self.steps + 1, steps - 1))
+            self._kv_tokens += generating * steps
+        self.steps += steps
+        self.busy_s += now - self._start_s
+        self.core.charge(now, steps)
+        ended = self._prefilled(steps, now) if self._prefills else []
+        finishing = self._finishing
+        while finishing and finishing[0][0] <= self.steps:
+            at, _, call = heappop(finishing)
+            if call.ends_at == at:
+                ended.append(self._end(call, now))
+        return ended
+
+    def check(self) -> None:
+        """Assert what must hold between any two steps."""
+        self.core.check()
+        self.cache.check()
+        model = self.model
+        assert len(self._running) <= model.seats
+        assert self._generating == sum(c.ends_at >= 0 for c in self._running)
+        tokens = sum(self._computed(c) for c in self._running if c.ends_at >= 0)
+        assert self._kv_tokens == tokens, "the KV of generating calls was miscounted"
+        assert sum(self._phases) == self._generating
+        if not self._by_key:
+            assert self.cache.available == model.blocks, "blocks were lost"
+
+    # Calls come, get seats, lose them, and end.
+
+    def _enter(self, call: ReplicaCall, now: float) -> None:
+        call.live = self.core.arrive(call.ticket, now)
+        self._by_key[call.live.key] = call
+        self._wait(call)
+
+    def _place(self, call: ReplicaCall) -> float:
+        if self._order is not None:
+            return self._order(call)
+        assert call.live is not None
+        return call.live.rank
+
+    def _wait(self, call: ReplicaCall) -> None:
+        call.rank = rank = self._place(call)
+        heappush(self._waiting, (rank, next(self._ties), call))
+
+    def _run_policy(self, now: float) -> list[ReplicaCall]:
+        """Move ranks and stop victims; the victims, which sit out the next step."""
+        core = self.core
+        for live in core.tick(now):
+            if not live.seated:
+                self._wait(self._by_key[live.key])
+        if len(self._by_key) == len(self._running):
+            return []
+        victims = []
+        for victim in core.victims(_Room(self), now):
+            call = self._by_key[victim.call.key]
+            self._stop(call, now, victim.reason)
+            victims.append(call)
+        return victims
+
+    def _room_to_generate(self, now: float) -> bool:
+        """Take the blocks that this step's tokens need; whether calls had to stop for them."""
+        phase = self.steps % self.model.block_tokens
+        short = False
+        while self._phases[phase] > self.cache.available:
+            worst = max(self._running, key=self._place)
+            self._stop(worst, now, "KV cache full")
+            self._wait(worst)
+            short = True
+        if self._phases[phase]:
+            self.cache.take(self._phases[phase])
+        return short
+
+    def _chunks_begun(self) -> list[int]:
+        budget = self.model.token_budget - self._generating
+        chunks = []
+        for call in self._prefills:
+            chunks.append(min(call.prefill_left, budget))
+            budget -= chunks[-1]
+        return chunks
+
+    def _admit(self) -> None:
+        """Seats for waiting calls, best first, until one does not fit."""
+        seats = self.model.seats - len(self._running)
+        waiting = self._waiting
+        if seats < 1 or not waiting:
+            return
+        budget = self.model.token_budget - self._generating - sum(self._chunks)
+        while waiting and seats > 0 and budget > 0:
+            rank, _, call = waiting[0]
+            live = call.live
+            assert live is not None
+            # An entry is dead when its call has got a seat, left or moved since.
+            if call in self._running or live.gone or call.rank != rank:
+                heappop(waiting)
+                continue
+            if not self._fits(call):
+                return
+            heappop(waiting)
+            chunk = min(call.prefill_left, budget)
+            budget -= chunk
+            seats -= 1
+            self._prefills.append(call)
+            self._chunks.append(chunk)
+            self._running[call] = None
+            self._joining.append(live)
+
+    def _fits(self, call: ReplicaCall) -> bool:
+        """Reserve the blocks of the call's whole context if there are as many."""
+        cache, size = self.cache, self.model.block_tokens
+        context = call.prompt_tokens + call.generated
+        whole, full = -(-context // size), context // size
+        found = 0
+        if self._prefix_cache:
+            found = cache.found(call.tail, full)
+            if whole - found > cache.available:
+                return False
+            cache.lock(call.tail)
+            if whole - found > cache.available:
+                cache.unlock_unused(call.tail)
+                return False
+            cache.take(whole - found)
+            cache.fill(call.tail, full)
+        elif whole > cache.available:
+            return False
+        else:
+            cache.take(whole)
+        # The last token is computed in any case: it gives the next one.
+        hit = min(found, (context - 1) // size) * size
+        call.admitted_blocks = full
+        call.computed = hit
+        call.prefill_left = context - hit
+        if call.cached_tokens < 0:
+            call.cached_tokens = hit
+            self.cached_tokens += hit
+            self.prompt_tokens += context
+        if call.swapped:
+            self._load(call)
+        else:
+            self.recomputed_tokens += max(0, min(call.known_tokens, context) - hit)
+        self.prefilled_tokens += call.prefill_left
+        return True
+
+    def _stop(self, call: ReplicaCall, now: float, reason: str) -> None:
+        """A running call loses its seat and its blocks."""
+        assert call.live is not None
+        self.core.preempt(call.live, now, reason)
+        self._dropping.append(call.live)
+        computed = self._computed(call)
+        call.known_tokens = max(call.known_tokens, computed)
+        self._leave_batch(call, computed)
+        if self._swap:
+            moved = computed - call.cached_tokens
+            call.swapped = True
+            self._move(max(moved, 0))
+
+    def _end(self, call: ReplicaCall, now: float) -> Ended:
+        live = call.live
+        assert live is not None
+        self._leave_batch(call, self._computed(call))
+        self._dropping.append(live)
+        del self._by_key[live.key]
+        receipt = self.core.leave(
+            live,
+            now,
+            prompt_tokens=call.prompt_tokens,
+            cached_tokens=call.cached_tokens,
+            output_tokens=call.output_tokens,
+        )
+        return Ended(call, receipt)
+
+    def _leave_batch(self, call: ReplicaCall, computed: int) -> None:
+        size = self.model.block_tokens
+        del self._running[call]
+        if call.ends_at >= 0:
+            self._phases[(call.began_at - call.computed) % size] -= 1
+            self._generating -= 1
+            self._kv_tokens -= computed
+            call.generated += self.steps - call.began_at
+            call.ends_at = -1
+        elif call.prefill_left:
+            self._prefills.remove(call)
+            self.prefilled_tokens -= call.prefill_left
+        self._release(call, computed)
+        call.prefill_left = 0
+
+    def _release(self, call: ReplicaCall, computed: int) -> None:
+        """Give the call's blocks back; what other calls may use stays in the cache."""
+        cache, size = self.cache, self.model.block_tokens
+        if call.prefill_left:
+            held = -(-(call.prompt_tokens + call.generated) // size)
+        else:
+            held = -(-computed // size)
+        if not self._prefix_cache:
+            cache.give(held)
+            return
+        spare = held - call.admitted_blocks
+        if call.prefill_left:
+            spare += cache.cut(call.tail, computed // size)
+        else:
+            spare -= cache.fill(call.tail, computed // size)
+        cache.give(spare)
+        cache.unlock(call.tail)
+
+    def _computed(self, call: ReplicaCall) -> int:
+        """Tokens whose KV the call has now."""
+        if call.ends_at < 0:
+            return call.computed
+        return call.computed + self.steps - call.began_at
+
+    def _load(self, call: ReplicaCall) -> None:
+        """The missing part of a swapped call's KV comes from host memory."""
+        call.swapped = False
+        loaded = min(call.known_tokens - call.computed, call.prefill_left - 1)
+        if loaded > 0:
+            call.computed += loaded
+            call.prefill_left -= loaded
+            self._move(loaded)
+
+    def _move(self, tokens: int) -> None:
+        self.swapped_tokens += tokens
+        self._link_s += tokens * self.model.kv_bytes_per_token / self.model.link_bytes_per_s
+
+    # Steps and stretches.
+
+    def _prefilled(self, steps: int, now: float) -> list[Ended]:
+        """Prompts have got on; those that are through have given their first token."""
+        ended: list[Ended] = []
+        begun: list[ReplicaCall] = []
+        prefills, self._prefills = self._prefills, []
+        for call, chunk in zip(prefills, self._chunks, strict=True):
+            call.computed += chunk * steps
+            call.prefill_left -= chunk * steps
+            if call.prefill_left:
+                begun.append(call)
+                continue
+            call.generated += 1
+            left = call.output_tokens - call.generated
+            if not left:
+                ended.append(self._end(call, now))
+                continue
+            call.began_at = self.steps
+            call.ends_at = self.steps + left
+            heappush(self._finishing, (call.ends_at, next(self._ties), call))
+            self._phases[(self.steps - call.computed) % self.model.block_tokens] += 1
+            self._generating += 1
+            self._kv_tokens += call.computed
+        self._prefills = begun
+        return ended
+
+    def _measure_step(self) -> None:
+        """What the coming step takes, and by how much each further one like it takes longer."""
+        model, generating = self.model.step, self._generating
+        prefill = sum(self._chunks)
+        kv_tokens = self._kv_tokens
+        for call in self._prefills:
+            kv_tokens += call.computed
+        sequences = generating + len(self._prefills)
+        self._first_s = model.of(prefill, sequences, kv_tokens) + self._link_s
+        self._growth_s = model.d * (generating + prefill)
+
+    def _lasts(self, steps: int) -> float:
+        """Seconds of that many steps from the start of the stretch."""
+        return steps * self._first_s + self._growth_s * (steps * (steps - 1) // 2)
+
+    def _steps_until(self, seconds: float, most: int) -> int:
+        """The fewest steps, at least one, that last as long; at most ``most``."""
+        first, growth = self._first_s, self._growth_s
+        if seconds <= first:
+            return 1
+        if growth:
+            half = first - growth / 2
+            steps = math.ceil(2 * seconds / (half + math.sqrt(half * half + 2 * growth * seconds)))
+        else:
+            steps = math.ceil(seconds / first)
+        # The root is rounded; the sum decides.
+        while steps > 1 and self._lasts(steps - 1) >= seconds:
+            steps -= 1
+        while steps < most and self._lasts(steps) < seconds:
+            steps += 1
+        return min(steps, most)
+
+    def _stretch(self, now: float, waiting: bool) -> int:
+        """How many steps like the coming one follow each other before anything else happens."""
+        most = self._longest
+        if self._prefills:
+            left = self._prefills[0].prefill_left
+            if len(self._prefills) > 1 or left <= self._chunks[0]:
+                return 1
+            most = min(most, (left - 1) // self._chunks[0])
+        finishing = self._finishing
+        while finishing and finishing[0][2].ends_at != finishing[0][0]:
+            heappop(finishing)
+        if finishing:
+            most = min(most, finishing[0][0] - self.steps)
+        if self._generating and most > 1:
+            most = self._steps_with_room(most)
+        if self._interval and most > 1:
+            most = self._steps_without_policy(now, most, waiting)
+        return most
+
+    def _steps_without_policy(self, now: float, most: int, waiting: bool) -> int:
+        """Steps up to the first run of the policy that may have something to do."""
+        interval, done = self._interval, self.steps
+        quiet = self.core.quiet(now)
+
+        def next_run(steps: int) -> int:
+            return min(most, steps + -(done + steps) % interval)
+
+        if waiting and quiet.contested:
+            most = next_run(1)
+        if quiet.steps < most:
+            most = next_run(int(quiet.steps))
+        for seconds in (quiet.service_s, quiet.time_s):
+            if seconds < self._lasts(most):
+                most = next_run(self._steps_until(seconds, most))
+        return most
+
+    def _blocks_to_generate(self, first: int, steps: int) -> int:
+        """Blocks that generating calls take in the steps of these counts."""
+        size, phases = self.model.block_tokens, self._phases
+        rounds, rest = divmod(steps, size)
+        blocks = rounds * self._generating
+        for count_ in range(first, first + rest):
+            blocks += phases[count_ % size]
+        return blocks
+
+    def _steps_with_room(self, most: int) -> int:
+        """Steps for which there are blocks; those of the first one are taken already."""
+        size, available = self.model.block_tokens, self.cache.available
+        if available >= self._generating * -(-(most - 1) // size):
+            return most
+        rounds, available = divmod(available, self._generating)
+        steps = 1 + rounds * size
+        while steps < most:
+            available -= self._phases[(self.steps + steps) % size]
+            if available < 0:
+                break
+            steps += 1
+        return min(steps, most)
+
+
+class _Room:
+    """The replica's capacity, as the core asks for it when it looks for victims."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    @property
+    def free_seats(self) -> int:
+        return self._replica.model.seats - len(self._replica._running)
+
+    @property
+    def free_blocks(self) -> int:
+        return self._replica.cache.available
+
+    def may_start(self, call: LiveCall) -> bool:
+        return True
+
+    def may_stop(self, call: LiveCall) -> bool:
+        return True
+
+    def blocks_needed(self, call: LiveCall) -> int:
+        replica = self._replica
+        sought = replica._by_key[call.key]
+        size = replica.model.block_tokens
+        context = sought.prompt_tokens + sought.generated
+        found = 0
+        if replica._prefix_cache:
+            found = replica.cache.found(sought.tail, context // size)
+        return -(-context // size) - found
+
+    def blocks_freed(self, call: LiveCall) -> int:
+        replica = self._replica
+        held = replica._by_key[call.key]
+        return -(-replica._computed(held) // replica.model.block_tokens)
+
+    def lost_work(self, call: LiveCall) -> float:
+        return self._replica._computed(self._replica._by_key[call.key])
