@@ -53,6 +53,29 @@ def test_what_follows_two_dashes_is_the_scripts(asked: Asked) -> None:
     assert settings.quiet
 
 
+def test_a_configuration_file_names_the_graph(asked: Asked) -> None:
+    assert call("run", "-c", "app/langgraph.json", "chat", "--input", "in.jsonl").exit_code == 0
+    assert call("run", "--input", "x", env={"AUTELLIX_CONFIG": "langgraph.json"}).exit_code == 0
+    (named, _), (unnamed, _) = asked
+    assert (named.config, named.target) == (Path("app/langgraph.json"), "chat")
+    assert (unnamed.config, unnamed.target) == (Path("langgraph.json"), "")
+
+
+def test_with_nothing_to_run_the_ways_to_say_it_are_named(asked: Asked) -> None:
+    result = call("run")
+    assert result.exit_code == 2
+    assert "Nothing to run" in result.output
+    assert not asked
+
+
+def test_model_names_add_up_and_must_be_pairs(asked: Asked) -> None:
+    call("run", "agent.py", "--model-map", "gpt-4o=small", "--model-map", "o3=small")
+    assert asked[0][1].model_map == {"gpt-4o": "small", "o3": "small"}
+    result = call("run", "agent.py", env={"AUTELLIX_MODEL_MAP": "gpt-4o="})
+    assert result.exit_code == 1
+    assert "--model-map takes NAME=TARGET" in result.output
+
+
 def test_engine_arguments_add_up(asked: Asked) -> None:
     call("run", "agent.py", "--engine-arg", "max_num_seqs=4", "--engine-arg", "dtype=half")
     assert asked[0][1].engine_args == {"max_num_seqs": 4, "dtype": "half"}
