@@ -38,6 +38,7 @@ class EngineLoop:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_exception_handler(_on_fault)
         self._loop.run_forever()
 
     @property
@@ -125,6 +126,15 @@ class EngineLoop:
             self._thread.join(timeout_s)
             if not self._thread.is_alive():
                 self._loop.close()
+
+
+def _on_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    if isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
+        # HTTP clients close themselves on whatever loop runs where they are collected: one that
+        # has outlived its own loop may be collected here, cannot, and is no concern of anyone.
+        return
+    loop.default_exception_handler(context)
 
 
 async def _pump(source: AsyncGenerator[T, None], put: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, closing
@@ -228,3 +229,20 @@ def test_after_the_end_work_is_refused() -> None:
     loop.close()
     with pytest.raises(EngineStoppedError, match="has been stopped"):
         loop.run(name_of_thread())
+
+
+def test_a_client_that_outlived_its_own_loop_is_not_reported(
+    loop: EngineLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def collected(error: str) -> None:
+        async def close() -> None:
+            raise RuntimeError(error)
+
+        await asyncio.wait({asyncio.create_task(close())})
+
+    for error in ("Event loop is closed", "something else"):
+        loop.run(collected(error))
+    gc.collect()
+    loop.run(asyncio.sleep(0))
+    reported = [str(r.exc_info[1]) for r in caplog.records if r.exc_info]
+    assert reported == ["something else"]
