@@ -12,7 +12,8 @@
     │       └── ContextLengthError  the prompt does not fit the model's context
     ├── ModelError        the model cannot be found or prepared
     ├── VersionError      an installed library is not one this release was tested with
-    └── TraceError        a trace file cannot be read or written
+    ├── TraceError        a trace file cannot be read or written
+    └── JournalError      the journal of threads cannot be used
 
 A message names the cause and the mend in one paragraph: it is shown without a traceback.
 """
@@ -70,3 +71,7 @@ class VersionError(AutellixError):
 
 class TraceError(AutellixError):
     """A trace file cannot be read or written."""
+
+
+class JournalError(AutellixError):
+    """The journal of threads cannot be used."""

@@ -161,6 +161,12 @@ class Here:
         self.position.set((strand, strand.pinned()))
         return strand
 
+    def stand_again(self, strand: Strand) -> None:
+        """The frontier of a strand has changed: pin it anew, if this context is on it."""
+        position = self.position.get()
+        if position is not None and position[0] is strand:
+            self.stand_on(strand)
+
     def step_back(self, strand: Strand, position: Position | None) -> None:
         """Leave a scope, if this context is on it (an async run ends in another context)."""
         now = self.position.get()

@@ -4,6 +4,10 @@ Tested with LangGraph 1.2 and langchain-core 1.8. What is taken:
 
 - ``PregelLoop.put_writes``: which channels a task wrote, for the kind of an edge;
 - ``PregelLoop._suppress_interrupt``: the graph stops for a person (callbacks do not say so);
+- ``PregelLoop._first`` and ``._put_checkpoint``: the moments at which a graph run has loaded its
+  checkpoint, and makes one (its store hears of it later, in the background);
+- ``SyncPregelLoop.__init__``, ``AsyncPregelLoop.__init__`` and, where there is one (LangGraph 1.2),
+  ``Pregel._resolve_checkpointer``: which saver a graph is about to use;
 - ``var_child_runnable_config``: the run that encloses the running code;
 - ``_configure_hooks``: to take a handler out again;
 - the tag ``graph:step:N`` and the metadata of a node task.
@@ -13,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -26,10 +31,16 @@ try:
     from langchain_core.tracers.context import _configure_hooks, register_configure_hook
     from langgraph import errors as _errors
     from langgraph.errors import GraphBubbleUp, GraphInterrupt
+    from langgraph.pregel import Pregel
     from langgraph.pregel._loop import AsyncPregelLoop, PregelLoop, SyncPregelLoop
 
     _LOOPS = (SyncPregelLoop, AsyncPregelLoop)
-    for _owner, _name in ((PregelLoop, "put_writes"), (PregelLoop, "_suppress_interrupt")):
+    for _owner, _name in (
+        (PregelLoop, "put_writes"),
+        (PregelLoop, "_suppress_interrupt"),
+        (PregelLoop, "_first"),
+        (PregelLoop, "_put_checkpoint"),
+    ):
         if not callable(getattr(_owner, _name, None)):
             raise ImportError(f"{_owner.__name__}.{_name} is gone")
     if not all(issubclass(loop, PregelLoop) for loop in _LOOPS):
@@ -48,6 +59,8 @@ _DRAINED: tuple[type[BaseException], ...] = tuple(
 )
 _STEP_TAG = "graph:step:"
 _SEND_TASKS, _SEND_TRIGGER = "__pregel_tasks", "__pregel_push"
+_LENT = "__pregel_checkpointer"
+_NEVER_STEPPED = -2  # the step of a thread without a checkpoint
 
 Undo = Callable[[], None]
 
@@ -106,18 +119,6 @@ def watch_loops(
     Returns:
         How to stop it.
     """
-    undo: list[Undo] = []
-
-    def watch(owner: type, name: str, around: Callable[[Any], Any]) -> None:
-        before = owner.__dict__[name]
-        after = around(before)
-        setattr(owner, name, after)
-
-        def restore() -> None:
-            if owner.__dict__.get(name) is after:
-                setattr(owner, name, before)
-
-        undo.append(restore)
 
     def put_writes(original: Any) -> Any:
         def hooked(self: Any, task: str, writes: Any, *args: Any, **kwargs: Any) -> Any:
@@ -139,11 +140,158 @@ def watch_loops(
         return hooked
 
     # Both loop classes end in the base class's method, so one hook there hears each write once.
-    watch(PregelLoop, "put_writes", put_writes)
-    watch(PregelLoop, "_suppress_interrupt", suppress_interrupt)
+    return _in_turn(
+        _around(PregelLoop, "put_writes", put_writes),
+        _around(PregelLoop, "_suppress_interrupt", suppress_interrupt),
+    )
 
-    def restore_all() -> None:
-        for restore in undo:
-            restore()
 
-    return restore_all
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopState:
+    """A graph run that has a checkpointer, as it stands.
+
+    Attributes:
+        run_id: the graph's run.
+        saver: its checkpointer.
+        thread: its thread_id.
+        checkpoint: id of the checkpoint it stands on; None before the first.
+        metadata: that checkpoint's, or that of the one it is about to make.
+        addressed: it was asked to begin from a checkpoint that is not the thread's latest.
+        nested: it runs inside a node of another graph.
+        control: takes ``request_drain()``; None where LangGraph is too old for it.
+    """
+
+    run_id: UUID
+    saver: Any
+    thread: str
+    checkpoint: str | None
+    metadata: dict[str, Any]
+    addressed: bool
+    nested: bool
+    control: Any
+
+
+def watch_checkpoints(
+    loaded: Callable[[LoopState], None],
+    making: Callable[[LoopState], None],
+    made: Callable[[LoopState], None],
+) -> Undo:
+    """Hear of the checkpoints of every graph run of the process that has a checkpointer.
+
+    Args:
+        loaded: a run has loaded its checkpoint, or found none; before it does anything else.
+        making: it makes one, whose metadata can be added to.
+        made: that one has its id, and is about to be stored.
+
+    Returns:
+        How to stop it.
+    """
+
+    def first(original: Any) -> Any:
+        def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            metadata = self.checkpoint_metadata
+            state = _state(self, metadata, metadata.get("step") != _NEVER_STEPPED)
+            if state is not None:
+                loaded(state)
+            return original(self, *args, **kwargs)
+
+        return hooked
+
+    def put_checkpoint(original: Any) -> Any:
+        def hooked(self: Any, metadata: Any) -> Any:
+            # At the run's end the last metadata comes again, which stands for an earlier moment.
+            fresh = metadata is not self.checkpoint_metadata
+            state = _state(self, metadata, True) if fresh else None
+            if state is not None:
+                making(state)
+            result = original(self, metadata)
+            state = _state(self, metadata, True)
+            if state is not None:
+                made(state)
+            return result
+
+        return hooked
+
+    return _in_turn(
+        _around(PregelLoop, "_first", first),
+        _around(PregelLoop, "_put_checkpoint", put_checkpoint),
+    )
+
+
+def _state(loop: Any, metadata: Any, exists: bool) -> LoopState | None:
+    run_id = getattr(loop.manager, "run_id", None)
+    asked = loop.config.get("configurable", {})
+    if run_id is None or loop.checkpointer is None or asked.get("thread_id") is None:
+        return None
+    return LoopState(
+        run_id=run_id,
+        saver=loop.checkpointer,
+        thread=str(asked["thread_id"]),
+        checkpoint=loop.checkpoint["id"] if exists else None,
+        metadata=metadata,
+        addressed=bool(asked.get("checkpoint_id")),
+        nested=bool(loop.is_nested),
+        control=getattr(loop, "control", None),
+    )
+
+
+def replace_savers(replacement: Callable[[Any, Mapping[str, Any]], Any]) -> Undo:
+    """Give every graph of the process another checkpointer than its own.
+
+    Args:
+        replacement: gets the saver (None where a graph has none, and may) and the run's
+            ``configurable``; returns the one to use.
+
+    Returns:
+        How to stop it.
+    """
+    resolves = "_resolve_checkpointer" in Pregel.__dict__
+
+    def resolve(original: Any) -> Any:
+        def hooked(self: Any, config: Any) -> Any:
+            saver = original(self, config)
+            if saver is None and self.checkpointer is False:
+                return None
+            return replacement(saver, config.get("configurable", {}))
+
+        return hooked
+
+    def begin(original: Any) -> Any:
+        def hooked(self: Any, *args: Any, **kwargs: Any) -> None:
+            saver = kwargs.get("checkpointer")
+            if saver is not None or not resolves:
+                asked = (kwargs.get("config") or {}).get("configurable", {})
+                kwargs["checkpointer"] = replacement(saver, asked)
+            original(self, *args, **kwargs)
+
+        return hooked
+
+    hooks = [_around(loop, "__init__", begin) for loop in _LOOPS]
+    if resolves:
+        hooks.append(_around(Pregel, "_resolve_checkpointer", resolve))
+    return _in_turn(*hooks)
+
+
+def is_lent(configurable: Mapping[str, Any]) -> bool:
+    """Whether the graph runs inside another one, which lends it its checkpointer, if any."""
+    return _LENT in configurable
+
+
+def _around(owner: type, name: str, around: Callable[[Any], Any]) -> Undo:
+    before = owner.__dict__[name]
+    after = around(before)
+    setattr(owner, name, after)
+
+    def restore() -> None:
+        if owner.__dict__.get(name) is after:
+            setattr(owner, name, before)
+
+    return restore
+
+
+def _in_turn(*undo: Undo) -> Undo:
+    def undo_all() -> None:
+        for one in undo:
+            one()
+
+    return undo_all

@@ -15,8 +15,9 @@ from uuid import UUID, uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler
 
-from ..runtime.protocols import CallEnd, CallKind, ProgramEnd, ProgramObserver
+from ..runtime.protocols import CallEnd, CallKind, ProgramEnd, ProgramObserver, ThreadKeeper
 from . import langgraph_private as private
+from .checkpoint_watch import CheckpointWatch
 from .forks import ForkHooks
 from .runs import Ambient
 from .tracker import TaskPlace, Tracker
@@ -46,12 +47,14 @@ class Recorder(BaseCallbackHandler):
     Args:
         observer: is told of programs and calls, inline, from any thread. A call that outlives its
             program (work left running in the background) is reported after the program's end.
+        keeper: is told of the threads that graphs with a checkpointer run on.
     """
 
     run_inline = True  # async managers then call in the caller's task: context variables stick
 
-    def __init__(self, observer: ProgramObserver) -> None:
+    def __init__(self, observer: ProgramObserver, keeper: ThreadKeeper | None = None) -> None:
         self.tracker = Tracker(observer)
+        self.checkpoints = CheckpointWatch(self.tracker, keeper) if keeper is not None else None
         self._call: ContextVar[UUID | None] = ContextVar("autellix_call", default=None)
         self._hooks = ForkHooks(self)
         self._undo: list[Callable[[], None]] = []
@@ -70,6 +73,8 @@ class Recorder(BaseCallbackHandler):
             private.add_handler_everywhere(self),
             private.watch_loops(self._wrote, self._stopped),
         ]
+        if self.checkpoints is not None:
+            self._undo.append(self.checkpoints.install())
         self._hooks.install()
 
     def uninstall(self) -> None:

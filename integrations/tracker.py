@@ -28,7 +28,7 @@ from uuid import UUID
 from ..runtime.protocols import CallEnd, CallKind, CallStart, Parent, ProgramEnd, ProgramObserver
 from .here import Here
 from .runs import Ambient, Program, Run
-from .strands import Strand
+from .strands import EMPTY, Strand
 from .supersteps import Supersteps
 
 log = logging.getLogger("autellix")
@@ -270,6 +270,34 @@ class Tracker:
             elif self._runs.pop(child.id, None) is not None:
                 with self._lock:
                     child.close_scope()
+
+    # -- threads ------------------------------------------------------------------------------
+
+    def place_of(self, run_id: UUID) -> tuple[str, bool] | None:
+        """The program of an open run, and whether the run is a turn of it; None if not known."""
+        run = self._runs.get(run_id)
+        return None if run is None else (run.program.id, run.root)
+
+    def start_from(self, run_id: UUID, earlier: frozenset[str], *, anew: bool) -> None:
+        """What the next calls of a graph run, which has made none, depend on.
+
+        Args:
+            earlier: ids that the observer knows.
+            anew: on nothing else; without, on what they depended on before as well.
+        """
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None:
+                return
+            strand, program = run.strand, run.program
+            if anew and not strand.made:
+                strand.replace(strand.pinned(), earlier)
+                strand.entry = earlier
+                if run.root and program.turns == 1:
+                    program.frontier = earlier
+            else:
+                strand.replace(EMPTY, earlier)
+            self._here.stand_again(strand)
 
     # -- calls --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from ..scheduler.policies import Policy
 from ..scheduler.process_table import ProcessTable
@@ -16,24 +17,28 @@ from ..tracing.events import (
     CallEnded,
     CallStarted,
     ProgramEnded,
+    ProgramResumed,
     ProgramStarted,
     ReceiptArrived,
 )
 from ..tracing.record import RunRecord
-from .protocols import CallEnd, CallStart, ProgramEnd
+from .journal import ThreadRef
+from .journal_threads import ThreadAccounts, default_journal
+from .protocols import CallEnd, CallStart, ProgramEnd, ThreadLoad
 
 # Calls that nobody recorded (no callback reached them) belong to this program.
 UNRECORDED = "main"
 
 
 class Programs:
-    """Satisfies ``ProgramObserver``.
+    """Satisfies ``ProgramObserver`` and ``ThreadKeeper``.
 
     Args:
         policy: turns a program's history into the attained service of its next call.
         record: takes every event.
         now: seconds since the run's start.
         stop_call: asks the engine to stop a call that its program has given up.
+        threads: keeps the accounts of threads; by default in the journal of the user.
     """
 
     def __init__(
@@ -42,14 +47,18 @@ class Programs:
         record: RunRecord,
         now: Callable[[], float],
         stop_call: Callable[[str], None],
+        threads: ThreadAccounts | None = None,
     ) -> None:
         self.record = record
         self.table = ProcessTable(policy)
+        self.threads = threads or ThreadAccounts(default_journal())
         self._now = now
         self._stop_call = stop_call
         self._lock = threading.RLock()
         self._program_of: dict[str, str] = {}
+        self._tools: dict[str, tuple[str, str, float]] = {}
         self._adopted: set[str] = set()
+        self._resumed = 0
 
     def program_started(self, program: str, name: str) -> None:
         """A run of the program begins; a later turn continues where the last one ended."""
@@ -68,12 +77,57 @@ class Programs:
             self.record.apply(
                 ProgramEnded(at_s=self._now(), program=program, status=status, error=error)
             )
+            self.threads.end_turn(program, status)
+
+    # -- threads ------------------------------------------------------------------------------
+
+    def thread_loaded(self, program: str, load: ThreadLoad) -> frozenset[str] | None:
+        """A graph run begins from a checkpoint: the program goes on with what its thread had."""
+        with self._lock:
+            first = not self.threads.is_bound(program)
+            bound = self.threads.load(program, load)
+            if bound is None:
+                return None
+            account, start_s = bound.account, bound.branch_s
+            if load.nested:
+                if load.snapshot is None:
+                    return None
+            else:
+                entry = self.table.open(program, self._now())
+                entry.service_s, entry.wait_s = account.service_s, account.wait_s
+                entry.owed_wait_s, entry.critical_path_s = account.owed_wait_s, start_s
+                if bound.continues or (first and load.checkpoint is None and not account.calls):
+                    return None
+            if start_s <= 0.0:
+                return frozenset()
+            self._resumed += 1
+            earlier = f"{program}/earlier-{self._resumed}"
+            self.record.apply(
+                ProgramResumed(
+                    at_s=self._now(), program=program, earlier=earlier, critical_path_s=start_s
+                )
+            )
+            return frozenset((earlier,))
+
+    def thread_snapshot(self, program: str, store: str, thread: str) -> dict[str, Any] | None:
+        """The account that a checkpoint made now is to carry."""
+        return self.threads.snapshot(program, ThreadRef(store, thread))
+
+    def thread_written(
+        self, program: str, store: str, thread: str, checkpoint: str, calls: int
+    ) -> None:
+        """A graph run has made a checkpoint."""
+        self.threads.written(program, ThreadRef(store, thread), checkpoint, calls)
+
+    # -- calls --------------------------------------------------------------------------------
 
     def call_started(self, start: CallStart) -> None:
         """A call begins."""
         with self._lock:
             if start.kind == "llm":
                 self._program_of[start.call] = start.program
+            else:
+                self._tools[start.call] = (start.program, start.name, self._now())
             self.record.apply(
                 CallStarted(
                     at_s=self._now(),
@@ -89,8 +143,13 @@ class Programs:
     def call_ended(self, call: str, status: CallEnd, error: str | None) -> None:
         """A call is over; one that its program gave up is stopped in the engine."""
         with self._lock:
+            at_s = self._now()
             self._program_of.pop(call, None)
-            self.record.apply(CallEnded(at_s=self._now(), call=call, status=status, error=error))
+            self.record.apply(CallEnded(at_s=at_s, call=call, status=status, error=error))
+            tool = self._tools.pop(call, None)
+            if tool is not None and status == "done":
+                program, name, start_s = tool
+                self.threads.tool_finished(program, call, name, at_s - start_s)
         if status == "aborted":
             self._stop_call(call)
 
@@ -111,6 +170,8 @@ class Programs:
             self.table.call_ended(receipt.call, at_s, receipt)
             if receipt.call in self.record:
                 self.record.apply(ReceiptArrived(at_s=at_s, call=receipt.call, receipt=receipt))
+                through_s = self.record.attained_s(receipt.call) + receipt.service_s
+                self.threads.call_finished(receipt.program, receipt, through_s)
 
     def served(self, call: str, error: str | None = None) -> None:
         """The front end is done with a call: whatever the engine did not say, it is over."""

@@ -169,6 +169,84 @@ class ProgramObserver(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadLoad:
+    """A graph run has loaded a checkpoint of its thread, or found that there is none.
+
+    Attributes:
+        store: identity of the store that holds the checkpoints.
+        thread: LangGraph's thread_id.
+        checkpoint: id of the loaded checkpoint; None where there is none.
+        snapshot: the account that the checkpoint carries; None where it carries none.
+        addressed: the run asked for this checkpoint, not for the thread's latest.
+        nested: the graph runs inside a node of another graph.
+        is_turn: the graph run is the root of its program.
+    """
+
+    store: str
+    thread: str
+    checkpoint: str | None
+    snapshot: Mapping[str, Any] | None
+    addressed: bool = False
+    nested: bool = False
+    is_turn: bool = True
+
+
+class ThreadKeeper(Protocol):
+    """What is told of graph runs that have a checkpointer; inline, so it must be quick."""
+
+    def thread_loaded(self, program: str, load: ThreadLoad) -> frozenset[str] | None:
+        """A graph run begins from a checkpoint.
+
+        Returns:
+            What the program's next calls depend on: the id that stands for the thread's earlier
+            calls, or nothing; None leaves it as it is.
+        """
+        ...
+
+    def thread_snapshot(self, program: str, store: str, thread: str) -> dict[str, Any] | None:
+        """The account that a checkpoint made now is to carry; None for none."""
+        ...
+
+    def thread_written(
+        self, program: str, store: str, thread: str, checkpoint: str, calls: int
+    ) -> None:
+        """A graph run has made a checkpoint, by which its thread had ended so many calls."""
+        ...
+
+
+class ThreadStore(Protocol):
+    """What a checkpointer tells of its threads; all of it may block but ``snapshot_now``."""
+
+    def read_ahead(self, store: str, thread: str) -> None:
+        """A checkpoint of the thread is about to be read."""
+        ...
+
+    def snapshot_now(self, store: str, thread: str) -> dict[str, Any] | None:
+        """The account of a thread that runs; None of one that does not."""
+        ...
+
+    def is_known_saved(self, store: str, thread: str) -> bool:
+        """Whether :meth:`saved` was told before; never blocks."""
+        ...
+
+    def saved(self, store: str, thread: str) -> None:
+        """A checkpoint of the thread has been stored."""
+        ...
+
+    def deleted(self, store: str, thread: str) -> None:
+        """The thread has been deleted."""
+        ...
+
+    def copied(self, store: str, source: str, target: str) -> None:
+        """A thread has been copied."""
+        ...
+
+    def pruned(self, store: str, threads: Sequence[str], strategy: str) -> None:
+        """Threads have been pruned."""
+        ...
+
+
 class Bridge(Protocol):
     """Ways into the engine's event loop, from any thread and any other loop."""
 
@@ -211,6 +289,13 @@ class ChatBackend(Protocol):
     def stream(self, body: Mapping[str, Any], call: str) -> AsyncGenerator[dict[str, Any], None]:
         """Answer in chunks of the OpenAI form; the last one carries the usage."""
         ...
+
+
+def thread_store() -> ThreadStore:
+    """Where checkpointers tell of their threads: the process's session, or the journal alone."""
+    from .journal_store import current_store
+
+    return current_store()
 
 
 def prepare_chat_backend() -> None:

@@ -25,6 +25,7 @@ from ..tracing.snapshot import ReplicaRow, RunSnapshot
 from ..tracing.writer import TraceWriter
 from .engine_host import EngineHost
 from .engine_loop import EngineLoop
+from .journal_threads import ThreadAccounts, default_journal
 from .model_map import ModelMap
 from .models import DEFAULT_MODEL
 from .programs import Programs
@@ -52,9 +53,13 @@ class Session:
         self.record = RunRecord(sink=self._writer.write if self._writer else None)
         self._origin_s = time.monotonic()
         self.programs = Programs(
-            policy_named(settings.policy), self.record, self.now, self._stop_call
+            policy_named(settings.policy),
+            self.record,
+            self.now,
+            self._stop_call,
+            ThreadAccounts(settings.journal or default_journal()),
         )
-        self.recorder = Recorder(self.programs)
+        self.recorder = Recorder(self.programs, self.programs)
         self._stops: dict[str, Callable[[], None]] = {}
         self._models: ModelMap | None = None
         self._when_started: list[Callable[[], None]] = []
@@ -235,6 +240,7 @@ class Session:
             self.finish()
         finally:
             self._closed = True
+            self.programs.threads.close()
             if self._host is not None and self._owns_host:
                 self._host.stop()
 
@@ -264,6 +270,11 @@ def use_session(session: Session | None) -> None:
     global _current
     with _lock:
         _current = session
+
+
+def running_session() -> Session | None:
+    """The process's session, None where there is none yet."""
+    return _current
 
 
 def current_session() -> Session:

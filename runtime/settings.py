@@ -34,6 +34,9 @@ class Settings:
         engine_args: arguments of vLLM's engine, by name.
         model_map: the engine's model by the names that programs give it.
         policy: scheduling policy; one of ``POLICY_NAMES``.
+        checkpointer: where graphs that bring no checkpointer keep their threads: "memory",
+            "sqlite:PATH" or "postgres:URL"; None gives them none.
+        journal: file that keeps what threads have used up; None is the user's own.
         trace: file for the trace document, None for none.
         live: whether to show the live view in place of the progress line; None does not.
         quiet: no progress line and no table at the end.
@@ -45,6 +48,8 @@ class Settings:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     model_map: Mapping[str, str] = field(default_factory=dict)
     policy: str = "atlas"
+    checkpointer: str | None = None
+    journal: Path | None = None
     trace: Path | None = None
     live: bool | None = None
     quiet: bool = False
@@ -78,8 +83,9 @@ class Settings:
             values["engine_args"] = parse_engine_args(found["engine_args"].split())
         if "model_map" in found:
             values["model_map"] = parse_model_map(found["model_map"].split())
-        if "trace" in found:
-            values["trace"] = Path(found["trace"])
+        for name in ("journal", "trace"):
+            if name in found:
+                values[name] = Path(found[name])
         for name in ("live", "quiet", "debug"):
             if name in found:
                 values[name] = _flag(variable_of(name), found[name])

@@ -21,6 +21,7 @@ from ..scheduler.tickets import CallStatus, Receipt
 from .response import ResponseTime
 
 CallKind = Literal["llm", "tool"]
+NodeKind = Literal["llm", "tool", "earlier"]
 EdgeKind = Literal["order", "trigger", "barrier"]
 CallEnd = Literal["done", "failed", "aborted"]
 
@@ -28,11 +29,14 @@ CallEnd = Literal["done", "failed", "aborted"]
 class CallAttributes(TypedDict):
     """Attributes of a node: ``dag.graph.nodes[call]``.
 
+    A node of kind "earlier" is no call: it stands for those of earlier runs of the program, and its
+    service is the length of their critical path.
+
     ``place`` counts calls in the order they were added, which is a topological order. Times are
     seconds since the run's start; ``service_s`` is 0 until the receipt is there.
     """
 
-    kind: CallKind
+    kind: NodeKind
     name: str
     node: str | None
     place: int
@@ -61,6 +65,7 @@ class ProgramDag:
         llm_done, tools_done: how many of them have ended, in whatever way.
         prompt_tokens, cached_tokens, output_tokens: sums over the receipts.
         critical_path_s: largest p(c) + t(c), seconds.
+        earlier: critical paths of earlier runs that this one goes on from, seconds, by id.
     """
 
     def __init__(self, program: str) -> None:
@@ -77,6 +82,7 @@ class ProgramDag:
         self.cached_tokens = 0
         self.output_tokens = 0
         self.critical_path_s = 0.0
+        self.earlier: dict[str, float] = {}
         self._critical_end: str | None = None
         self._response = ResponseTime()
 
@@ -144,6 +150,36 @@ class ProgramDag:
                 f"call {call!r} names parents that program {self.program!r} does not have: "
                 f"{', '.join(map(repr, missing))}; add parents before their children"
             )
+        self._add_node(call, kind, name, node, start_s)
+        for parent, edge_kind in parents:
+            if parent not in self.graph.pred[call]:
+                self.graph.add_edge(parent, call, kind=edge_kind)
+        if kind == "llm":
+            self.llm_calls += 1
+            self._response.begin(start_s)
+        else:
+            self.tools += 1
+        attained = self._best_over_parents(call)
+        self.call(call)["attained_s"] = attained
+        return attained
+
+    def add_earlier(self, id: str, critical_path_s: float) -> None:
+        """Add a root that stands for the calls of earlier runs of the program.
+
+        Args:
+            id: new to the program; calls may name it as a parent.
+            critical_path_s: service along the longest chain of those calls, seconds.
+        """
+        self.earlier[id] = critical_path_s
+        self._add_node(id, "earlier", "earlier calls", None, 0.0)
+        attributes = self.call(id)
+        attributes["status"], attributes["end_s"] = "done", 0.0
+        attributes["service_s"] = critical_path_s
+        self._consider(id)
+
+    def _add_node(
+        self, id: str, kind: NodeKind, name: str, node: str | None, start_s: float
+    ) -> None:
         attributes: CallAttributes = {
             "kind": kind,
             "name": name,
@@ -158,18 +194,7 @@ class ProgramDag:
             "attained_s": 0.0,
             "receipt": None,
         }
-        self.graph.add_node(call, **attributes)
-        for parent, edge_kind in parents:
-            if parent not in self.graph.pred[call]:
-                self.graph.add_edge(parent, call, kind=edge_kind)
-        if kind == "llm":
-            self.llm_calls += 1
-            self._response.begin(start_s)
-        else:
-            self.tools += 1
-        attained = self._best_over_parents(call)
-        self.call(call)["attained_s"] = attained
-        return attained
+        self.graph.add_node(id, **attributes)
 
     def finish_call(
         self,

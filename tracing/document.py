@@ -71,8 +71,14 @@ def program_document(
         "tool_s": _seconds(dag.tool_s),
         "critical_path_s": _seconds(dag.critical_path_s),
         "critical_path": dag.critical_path(),
-        "calls": [_call_document(dag, call, origin_s) for call in dag.graph],
+        "calls": [
+            _call_document(dag, call, origin_s) for call in dag.graph if call not in dag.earlier
+        ],
     }
+    if dag.earlier:
+        document["earlier"] = [
+            {"id": id, "critical_path_s": _seconds(length)} for id, length in dag.earlier.items()
+        ]
     if error is not None:
         document["error"] = error
     return document

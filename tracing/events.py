@@ -59,6 +59,21 @@ class ProgramEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramResumed:
+    """A program goes on from a checkpoint: ``earlier`` stands for its calls up to there.
+
+    Attributes:
+        earlier: an id that calls may name as their parent.
+        critical_path_s: service along the longest chain of those calls, seconds.
+    """
+
+    at_s: float
+    program: str
+    earlier: str
+    critical_path_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted:
     """A call begins; ``parents`` are its immediate predecessors as (id, edge kind)."""
 
@@ -92,11 +107,20 @@ class ReceiptArrived:
     receipt: Receipt
 
 
-Event = RunStarted | ProgramStarted | ProgramEnded | CallStarted | CallEnded | ReceiptArrived
+Event = (
+    RunStarted
+    | ProgramStarted
+    | ProgramResumed
+    | ProgramEnded
+    | CallStarted
+    | CallEnded
+    | ReceiptArrived
+)
 
 _NAMES: dict[type, str] = {
     RunStarted: "run_started",
     ProgramStarted: "program_started",
+    ProgramResumed: "program_resumed",
     ProgramEnded: "program_ended",
     CallStarted: "call_started",
     CallEnded: "call_ended",

@@ -11,6 +11,7 @@ from .events import (
     CallEnded,
     CallStarted,
     ProgramEnded,
+    ProgramResumed,
     ProgramStarted,
     ProgramStatus,
     ReceiptArrived,
@@ -44,6 +45,11 @@ class ProgramRecord:
         """The program runs, for the first time or again."""
         self.name = event.name
         self.status, self.end_s, self.error = "running", None, None
+        self._final_row = None
+
+    def resume(self, event: ProgramResumed) -> None:
+        """The program goes on from a checkpoint."""
+        self.dag.add_earlier(event.earlier, event.critical_path_s)
         self._final_row = None
 
     def end_turn(self, event: ProgramEnded) -> None:

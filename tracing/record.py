@@ -16,6 +16,7 @@ from .events import (
     CallStarted,
     Event,
     ProgramEnded,
+    ProgramResumed,
     ProgramStarted,
     ReceiptArrived,
     RunStarted,
@@ -65,6 +66,8 @@ class RunRecord:
                     self._receipt_arrived(event)
                 case ProgramStarted():
                     self._program(event.program, event.name, event.at_s).begin_turn(event)
+                case ProgramResumed():
+                    self._program(event.program, event.program, event.at_s).resume(event)
                 case ProgramEnded():
                     self._program(event.program, event.program, event.at_s).end_turn(event)
                 case RunStarted():

@@ -1,0 +1,113 @@
+"""Tells the runtime which threads graph runs load and write, and lets them be drained.
+
+Only graphs whose checkpointer is an ``AutellixSaver`` are looked at; under ``autellix run`` that is
+every one (see :func:`wrapping_savers`).
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from ..runtime.protocols import ThreadKeeper, ThreadLoad
+from . import langgraph_private as private
+from .checkpoint import KEY, AutellixSaver
+from .checkpoint_stores import store_of
+from .tracker import Tracker
+
+log = logging.getLogger("autellix")
+
+
+class CheckpointWatch:
+    """Watches the graph runs of the process that have a checkpointer.
+
+    Args:
+        tracker: knows which program a run belongs to.
+        keeper: is told.
+    """
+
+    def __init__(self, tracker: Tracker, keeper: ThreadKeeper) -> None:
+        self._tracker = tracker
+        self._keeper = keeper
+        self._controls: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._roots: dict[Any, Any] = {}
+
+    def install(self) -> Callable[[], None]:
+        """Begin to watch; returns how to stop."""
+        return private.watch_checkpoints(
+            self._guarded(self._loaded), self._guarded(self._making), self._guarded(self._made)
+        )
+
+    def _guarded(
+        self, method: Callable[[private.LoopState, AutellixSaver, str], None]
+    ) -> Callable[[private.LoopState], None]:
+        def guarded(state: private.LoopState) -> None:
+            if not isinstance(state.saver, AutellixSaver):
+                return
+            place = self._tracker.place_of(state.run_id)
+            if place is None:
+                return
+            try:
+                method(state, state.saver, place[0])
+            except Exception as fault:
+                self._tracker.report(fault)
+
+        return guarded
+
+    def _loaded(self, state: private.LoopState, saver: AutellixSaver, program: str) -> None:
+        place = self._tracker.place_of(state.run_id)
+        load = ThreadLoad(
+            store=store_of(saver.inner),
+            thread=state.thread,
+            checkpoint=state.checkpoint,
+            snapshot=state.metadata.get(KEY) if state.checkpoint is not None else None,
+            addressed=state.addressed,
+            nested=state.nested,
+            is_turn=place is not None and place[1],
+        )
+        earlier = self._keeper.thread_loaded(program, load)
+        if earlier is not None:
+            self._tracker.start_from(state.run_id, earlier, anew=not state.nested)
+
+    def _making(self, state: private.LoopState, saver: AutellixSaver, program: str) -> None:
+        store = store_of(saver.inner)
+        account = self._keeper.thread_snapshot(program, store, state.thread)
+        if account is not None:
+            state.metadata[KEY] = account
+
+    def _made(self, state: private.LoopState, saver: AutellixSaver, program: str) -> None:
+        account = state.metadata.get(KEY)
+        if account is not None and state.checkpoint is not None and not state.nested:
+            store, calls = store_of(saver.inner), account["calls"]
+            self._keeper.thread_written(program, store, state.thread, state.checkpoint, calls)
+
+
+def wrapping_savers(default: BaseCheckpointSaver[Any] | None = None) -> Callable[[], None]:
+    """Wrap the checkpointer of every graph of the process, whoever made it.
+
+    Args:
+        default: for graphs that have none and are run on a thread.
+
+    Returns:
+        How to stop.
+    """
+
+    def replacement(saver: Any, configurable: Mapping[str, Any]) -> Any:
+        if saver is None:
+            wanted = "thread_id" in configurable and not private.is_lent(configurable)
+            saver = default if wanted else None
+        if not isinstance(saver, BaseCheckpointSaver) or isinstance(saver, AutellixSaver):
+            return saver
+        known = saver.__dict__.get(_WRAPPER)
+        if known is None or known.inner is not saver:  # a clone has its original's
+            known = saver.__dict__[_WRAPPER] = AutellixSaver(saver)
+        return known
+
+    return private.replace_savers(replacement)
+
+
+_WRAPPER = "_autellix_wrapper"
