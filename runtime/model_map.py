@@ -41,11 +41,10 @@ class ModelMap:
                 self._quiet.add(name)
             if new:
                 log.warning(
-                    "model %r is served by the engine's model %s; --model-map '%s=%s' says that "
-                    "this is meant",
+                    "model %r is served by the engine's model %s; say with --model-map NAME=%s "
+                    "that this is meant",
                     name,
                     self.served,
-                    name,
                     self.served,
                 )
         return self.served
