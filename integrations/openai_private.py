@@ -1,6 +1,6 @@
 """The names of the ``openai`` package that its requests are recorded by, all of them.
 
-Tested with openai 1 to 3. What is taken:
+Tested with openai 3.57. What is taken:
 
 - ``openai._base_client``: ``SyncAPIClient.request`` and ``AsyncAPIClient.request``, through which
   every request passes in the context of the code that makes it;
