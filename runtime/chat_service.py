@@ -49,6 +49,10 @@ class ChatService:
         """From now on every call's receipt goes to ``sink``."""
         self._front.on_receipt = sink
 
+    async def settled(self) -> None:
+        """Return when the receipts of all calls that were given up are in."""
+        await self._front.settled()
+
     @classmethod
     async def create(cls, engine: Engine, borrowed: AsyncLLM) -> ChatService:
         """Set vLLM's front end up around ``engine``, with ``borrowed``'s tokenizer and config."""

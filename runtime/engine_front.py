@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,8 @@ from .guided import bounded_whitespace
 from .protocols import Engine, EngineCall
 from .served_call import served_call
 from .vllm_names import AsyncLLM, EngineClient, RequestOutput, SamplingParams
+
+log = logging.getLogger("autellix")
 
 ReceiptSink = Callable[[Receipt], None]
 
@@ -36,6 +39,7 @@ class EngineFront(EngineClient):
         self.input_processor = borrowed.input_processor
         self.borrowed = borrowed
         self.on_receipt: ReceiptSink = _ignore
+        self._settling: set[asyncio.Task[None]] = set()
 
     @property
     def is_running(self) -> bool:
@@ -89,12 +93,25 @@ class EngineFront(EngineClient):
         finally:
             await stream.aclose()
             if receipt is None:
-                await asyncio.shield(self._settle(ticket.call))
+                settling = asyncio.create_task(self._settle(ticket.call))
+                self._settling.add(settling)
+                settling.add_done_callback(self._settling.discard)
+                await asyncio.shield(settling)
 
     async def _settle(self, call_id: str) -> None:
-        receipt = await self.engine.abort(call_id)
+        """Fetch the receipt of a call that ended early."""
+        try:
+            receipt = await self.engine.abort(call_id)
+        except Exception as error:  # whatever a dying engine says: its calls have no receipts
+            log.debug("no receipt for call %s: %s", call_id, error)
+            return
         if receipt is not None:
             self.on_receipt(receipt)
+
+    async def settled(self) -> None:
+        """Return when the receipts of all calls that ended early are in."""
+        if self._settling:
+            await asyncio.wait(self._settling)
 
     async def get_supported_tasks(self) -> Any:
         """What the model can do."""

@@ -22,6 +22,8 @@ from .replica_process import SCRATCH_PREFIX, SCRATCH_VARIABLE
 
 # On this few cores, pinning threads to cores only makes processes queue for them.
 _FEW_CORES = 8
+# A socket's path has at most 107 characters, of which its folder's and its own name take 55.
+_LONGEST_SOCKET_FOLDER = 50
 
 
 def state_folder() -> Path:
@@ -54,6 +56,9 @@ def set_engine_environment(*, debug: bool) -> None:
             defaults["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+    if not debug:
+        # What it says while it is imported, before it sets its own handlers up.
+        logging.getLogger("vllm").addHandler(logging.NullHandler())
 
 
 def is_cpu_build() -> bool:
@@ -80,7 +85,10 @@ def log_vllm_to(log: Path) -> None:
 
 def new_scratch() -> tempfile.TemporaryDirectory[str]:
     """A folder for a replica's sockets; it lives as long as the replica."""
-    return tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, ignore_cleanup_errors=True)
+    where = tempfile.gettempdir()
+    if len(where) > _LONGEST_SOCKET_FOLDER and os.access("/tmp", os.W_OK):
+        where = "/tmp"
+    return tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=where, ignore_cleanup_errors=True)
 
 
 @contextlib.contextmanager

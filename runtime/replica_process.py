@@ -14,16 +14,13 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from multiprocessing.connection import wait
 from pathlib import Path
 
 SCRATCH_VARIABLE = "VLLM_RPC_BASE_PATH"  # where vLLM puts its sockets
 SCRATCH_PREFIX = "autellix-"
 # An engine that has nothing to do ends in order within a second.
-_GRACE_S = 2.0
-
-_orphaned = threading.Event()
+_GRACE_S = 2
 
 
 def end_with_parent() -> None:
@@ -38,11 +35,11 @@ def end_with_parent() -> None:
 
 def _watch(parent: int) -> None:
     wait([parent])
-    _orphaned.set()
-    os.kill(os.getpid(), signal.SIGTERM)  # first in order, so that shared memory is given back
-    time.sleep(_GRACE_S)
     _remove_scratch()
-    os.kill(os.getpid(), signal.SIGKILL)
+    # First in order, so that shared memory is given back. The alarm ends what hangs: unlike a
+    # thread it works in an interpreter that is being taken apart.
+    signal.alarm(_GRACE_S)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _remove_scratch() -> None:
@@ -53,8 +50,6 @@ def _remove_scratch() -> None:
 
 def _end_now() -> None:
     """Leave without taking the interpreter apart, which takes seconds with torch in it."""
-    if _orphaned.is_set():
-        _remove_scratch()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

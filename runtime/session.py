@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .chat_service import ChatService
 
 _STATS_TIMEOUT_S = 5.0
+_RECEIPTS_TIMEOUT_S = 2.0
+_LOOK_AGAIN_S = 0.01
 
 
 class Session:
@@ -226,11 +228,23 @@ class Session:
                 self._writer.abandon()
             return None
         self.recorder.close_main("done")
+        self._wait_for_receipts()
         self.recorder.uninstall()
         if self._writer is None:
             return None
         self._writer.close(self.record.document())
         return self.settings.trace
+
+    def _wait_for_receipts(self) -> None:
+        """Calls that were given up a moment ago still tell what they cost."""
+
+        async def ended() -> None:
+            while self._stops:
+                await asyncio.sleep(_LOOK_AGAIN_S)
+            await self.host.chat.settled()
+
+        with contextlib.suppress(TimeoutError, AutellixError):
+            self.loop.run(asyncio.wait_for(ended(), _RECEIPTS_TIMEOUT_S))
 
     def close(self) -> None:
         """Write the trace and stop the engine if it is this session's own; safe to call twice."""

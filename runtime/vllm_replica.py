@@ -54,6 +54,7 @@ _IN_ENGINE_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 _PROCESSES_GIB = 2.0
 # How long calls under way may take to hear that their engine is stopped.
 _CALLS_END_S = 1.0
+_NO_MODEL = ("repo id", "local folder", "offline", "huggingface", "outgoing traffic")
 _OURS = {"scheduler_cls", "scheduling_policy", "additional_config", "model"}
 
 
@@ -126,11 +127,11 @@ class VllmReplica:
             EngineStartError: it did not come up; the message names the likely cause and the log.
             SettingsError: bad engine arguments.
         """
-        args = engine_args(model, given, scheduler, served_name=served_name)
         _check_memory()
         logfile = None if debug else new_log()
         scratch = new_scratch()
         try:
+            args = engine_args(model, given, scheduler, served_name=served_name)
             with engine_processes(Path(scratch.name), logfile):
                 llm = AsyncLLM.from_engine_args(args)
         except BaseException as cause:
@@ -261,7 +262,7 @@ def _start_error(model: str, cause: Exception, logfile: Path | None) -> EngineSt
     last = _last_error(logfile)
     where = f" Its log is {logfile}." if logfile is not None and logfile.is_file() else ""
     lowered = f"{text} {last}".lower()
-    if any(sign in lowered for sign in ("repo id", "not a local folder", "offline", "huggingface")):
+    if any(sign in lowered for sign in _NO_MODEL):
         return EngineStartError(
             f"There is no model {model!r}: it is neither a folder on this machine nor could it be "
             f"fetched from the model hub. Give the path of a model folder with --model, or leave "
