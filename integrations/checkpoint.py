@@ -15,7 +15,6 @@ It works without a running session: then the accounts are carried on as they are
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections import OrderedDict
@@ -27,6 +26,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from ..runtime.protocols import thread_store
 from .checkpoint_stores import astore_of, store_of
+from .checkpoint_threads import in_thread
 
 KEY = "autellix"  # in checkpoint metadata
 CHANNEL = "__autellix__"  # in the pending writes of an interrupted node
@@ -54,6 +54,7 @@ class AutellixSaver(BaseCheckpointSaver[Any]):
     inner: BaseCheckpointSaver[Any]
 
     def __new__(cls, inner: BaseCheckpointSaver[Any]) -> AutellixSaver:
+        """The wrapper of a saver, of the class that fits the saver's."""
         if isinstance(inner, AutellixSaver):
             return inner
         made: Any = _wrapper_of(type(inner))
@@ -79,7 +80,7 @@ class AutellixSaver(BaseCheckpointSaver[Any]):
         return self.inner.serde
 
     @serde.setter
-    def serde(self, serde: Any) -> None:
+    def serde(self, serde: Any) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
         self.inner.serde = serde
 
     @property
@@ -154,7 +155,7 @@ def _get_tuple(self: AutellixSaver, config: Config) -> CheckpointTuple | None:
 
 async def _aget_tuple(self: AutellixSaver, config: Config) -> CheckpointTuple | None:
     store = await astore_of(self.inner)
-    await asyncio.to_thread(_read_ahead, store, config)
+    await in_thread(_read_ahead, store, config)
     return self._read(await self.inner.aget_tuple(config))
 
 
@@ -183,7 +184,7 @@ async def _aput(
     metadata = self._with_account(config, metadata, store)
     result = await self.inner.aput(config, checkpoint, metadata, new)
     if not threads.is_known_saved(store, _thread(config)):
-        await asyncio.to_thread(threads.saved, store, _thread(config))
+        await in_thread(threads.saved, store, _thread(config))
     return result
 
 
@@ -215,7 +216,7 @@ async def _adelete_thread(self: AutellixSaver, thread_id: str) -> None:
     await self.inner.adelete_thread(thread_id)
     self._forget(thread_id)
     store = await astore_of(self.inner)
-    await asyncio.to_thread(thread_store().deleted, store, str(thread_id))
+    await in_thread(thread_store().deleted, store, str(thread_id))
 
 
 def _copy_thread(self: AutellixSaver, source_thread_id: str, target_thread_id: str) -> None:
@@ -227,7 +228,7 @@ def _copy_thread(self: AutellixSaver, source_thread_id: str, target_thread_id: s
 async def _acopy_thread(self: AutellixSaver, source_thread_id: str, target_thread_id: str) -> None:
     await self.inner.acopy_thread(source_thread_id, target_thread_id)
     store, copied = await astore_of(self.inner), thread_store().copied
-    await asyncio.to_thread(copied, store, str(source_thread_id), str(target_thread_id))
+    await in_thread(copied, store, str(source_thread_id), str(target_thread_id))
 
 
 def _prune(
@@ -242,7 +243,7 @@ async def _aprune(
 ) -> None:
     await self.inner.aprune(thread_ids, strategy=strategy)
     store, threads = await astore_of(self.inner), [str(id) for id in thread_ids]
-    await asyncio.to_thread(thread_store().pruned, store, threads, strategy)
+    await in_thread(thread_store().pruned, store, threads, strategy)
 
 
 _OURS: dict[str, Callable[..., Any]] = {

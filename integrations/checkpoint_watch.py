@@ -6,20 +6,18 @@ every one (see :func:`wrapping_savers`).
 
 from __future__ import annotations
 
-import logging
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
+from uuid import UUID
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.types import Command
 
 from ..runtime.protocols import ThreadKeeper, ThreadLoad
 from . import langgraph_private as private
 from .checkpoint import KEY, AutellixSaver
 from .checkpoint_stores import store_of
 from .tracker import Tracker
-
-log = logging.getLogger("autellix")
 
 
 class CheckpointWatch:
@@ -33,14 +31,31 @@ class CheckpointWatch:
     def __init__(self, tracker: Tracker, keeper: ThreadKeeper) -> None:
         self._tracker = tracker
         self._keeper = keeper
-        self._controls: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._roots: dict[Any, Any] = {}
+        self._running: dict[UUID, Any] = {}
+        self._draining = False
 
     def install(self) -> Callable[[], None]:
         """Begin to watch; returns how to stop."""
         return private.watch_checkpoints(
             self._guarded(self._loaded), self._guarded(self._making), self._guarded(self._made)
         )
+
+    def drain(self) -> int:
+        """Stop every graph run at its next superstep, and those that begin from now on.
+
+        Returns:
+            How many run now; none of them is stopped where LangGraph is too old for it.
+        """
+        self._draining = True
+        self._drop_ended()
+        for control in self._running.values():
+            control.request_drain("suspended")
+        return len(self._running)
+
+    def _drop_ended(self) -> None:
+        ended = [run_id for run_id in self._running if not self._tracker.is_open(run_id)]
+        for run_id in ended:
+            self._running.pop(run_id, None)
 
     def _guarded(
         self, method: Callable[[private.LoopState, AutellixSaver, str], None]
@@ -60,6 +75,12 @@ class CheckpointWatch:
 
     def _loaded(self, state: private.LoopState, saver: AutellixSaver, program: str) -> None:
         place = self._tracker.place_of(state.run_id)
+        if not state.nested and state.control is not None:
+            if len(self._running) > _MANY:
+                self._drop_ended()
+            self._running[state.run_id] = state.control
+            if self._draining:
+                state.control.request_drain("suspended")
         load = ThreadLoad(
             store=store_of(saver.inner),
             thread=state.thread,
@@ -110,4 +131,10 @@ def wrapping_savers(default: BaseCheckpointSaver[Any] | None = None) -> Callable
     return private.replace_savers(replacement)
 
 
+def answer(value: Any) -> Any:
+    """What a graph is run on so that its ``interrupt()`` returns ``value``."""
+    return Command(resume=value)
+
+
 _WRAPPER = "_autellix_wrapper"
+_MANY = 256

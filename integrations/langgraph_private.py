@@ -75,6 +75,11 @@ def is_interrupt(error: BaseException) -> bool:
     return isinstance(error, (GraphInterrupt, *_DRAINED))
 
 
+def is_drained(error: BaseException) -> bool:
+    """Whether a graph stopped between two supersteps because it was asked to."""
+    return isinstance(error, _DRAINED)
+
+
 def is_node_task(tags: Sequence[str] | None) -> bool:
     """Whether a chain run is a node task of a graph (and not a step inside one)."""
     return bool(tags) and any(tag.startswith(_STEP_TAG) for tag in tags)

@@ -17,11 +17,24 @@ def answer_text(output: Any) -> str:
     return " ".join(output.split())
 
 
+def how_to_go_on(outcome: Outcome, command: str) -> str:
+    """What a program that stopped half way waits for, and the command that goes on with it."""
+    asked = outcome.output.get("__interrupt__") if isinstance(outcome.output, dict) else None
+    text = outcome.program or f"line {outcome.line}"
+    if asked:
+        text += f" asks: {answer_text(asked[0].value)}"
+    if outcome.thread is None:
+        return text
+    answer = " --resume ANSWER" if asked else ""
+    return f"{text}; go on with: {command} --thread-id {outcome.thread}{answer}"
+
+
 def outcome_json(outcome: Outcome) -> str:
     """An outcome as one line of JSON."""
     values = {
         "line": outcome.line,
         "program": outcome.program,
+        "thread": outcome.thread,
         "status": outcome.status,
         "output": plain(outcome.output),
         "error": outcome.error,

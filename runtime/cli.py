@@ -39,6 +39,8 @@ _RUN_EXAMPLES = """[bold]Examples[/bold]
 
   autellix run -c langgraph.json agent --input tasks.jsonl
 
+  autellix run agent.py --input tasks.jsonl --checkpointer sqlite:threads.db
+
   cat tasks.jsonl | autellix run pkg.mod:graph --input - --concurrency 32 --trace run.json
 """
 
@@ -123,6 +125,37 @@ def run(
         str | None,
         typer.Option(envvar="AUTELLIX_POLICY", help="fcfs, mlfq, plas or atlas. [atlas]"),
     ] = None,
+    checkpointer: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AUTELLIX_CHECKPOINTER",
+            metavar="STORE",
+            help="memory, sqlite:PATH or postgres:URL, for graphs that bring none.",
+        ),
+    ] = None,
+    thread_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="AUTELLIX_THREAD_ID",
+            metavar="ID",
+            help="Thread to run on; without --input it goes on. Repeatable.",
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AUTELLIX_RESUME",
+            metavar="ANSWER",
+            help="What the thread's interrupt() returns: JSON or text.",
+        ),
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="AUTELLIX_JOURNAL",
+            help="Keeps what threads have used up. [in the user's state folder]",
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(envvar="AUTELLIX_TRACE", help="Write a trace to this file.")
     ] = None,
@@ -157,6 +190,8 @@ def run(
             engine_args=parse_engine_args(engine_arg or []),
             model_map=parse_model_map(model_map or []),
             policy=policy,
+            checkpointer=checkpointer,
+            journal=journal,
             trace=trace,
             live=live,
             quiet=quiet,
@@ -169,6 +204,8 @@ def run(
             concurrency=concurrency,
             as_json=as_json,
             config=config,
+            thread_ids=tuple(thread_id or ()),
+            resume=resume,
         )
         code = run_request(request, settings)
     _leave(code)

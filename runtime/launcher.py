@@ -8,17 +8,19 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+from ..integrations.langgraph_private import is_drained
 from .inputs import InputLine
 from .program_scope import program
+from .run_threads import RunThreads, config_of
 from .targets import Entry
 
 _STANDARD_LIBRARY = Path(os.__file__).parent
 _RUNTIME = Path(__file__).parent
 _OURS = (_RUNTIME, _RUNTIME.parent / "integrations")
 
-OutcomeStatus = Literal["done", "failed", "interrupted", "cancelled"]
+OutcomeStatus = Literal["done", "failed", "interrupted", "suspended", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,7 @@ class Outcome:
     Attributes:
         line: number of the input line.
         program: id of the program; None for a line that could not be read.
+        thread: the LangGraph thread that it ran on; None without a checkpointer.
         output: what the program returned.
         error: what went wrong, one line; None if nothing did.
         trace_back: the program's own traceback, for ``--debug``.
@@ -36,6 +39,7 @@ class Outcome:
     line: int
     program: str | None
     status: OutcomeStatus
+    thread: str | None = None
     output: Any = None
     error: str | None = None
     trace_back: str | None = None
@@ -47,6 +51,8 @@ async def run_programs(
     *,
     concurrency: int,
     on_outcome: Callable[[Outcome], None],
+    threads: RunThreads | None = None,
+    resumes: bool = False,
 ) -> list[Outcome]:
     """Run ``entry`` on every line, at most ``concurrency`` at a time, in their order.
 
@@ -54,6 +60,8 @@ async def run_programs(
 
     Args:
         on_outcome: called as each program ends.
+        threads: gives each program its thread; None runs them on none.
+        resumes: the programs go on where their threads stand, whatever the lines hold.
 
     Returns:
         One outcome per line, in the order of the lines. Programs that were under way or not yet
@@ -69,7 +77,11 @@ async def run_programs(
 
     async def work() -> None:
         for line in queue:
-            settle(await _run_line(entry, line))
+            if threads is not None and threads.stopping:
+                return
+            thread = threads.thread_of(entry, line, len(lines)) if threads is not None else None
+            start = _Start(entry, line, thread, threads, resumes)
+            settle(await _run_line(start))
 
     workers = [asyncio.create_task(work()) for _ in range(min(concurrency, len(lines)))]
     try:
@@ -84,30 +96,49 @@ async def run_programs(
     return [outcomes[line.number] for line in lines]
 
 
-async def _run_line(entry: Entry, line: InputLine) -> Outcome:
+class _Start(NamedTuple):
+    """One program, and what it begins with."""
+
+    entry: Entry
+    line: InputLine
+    thread: str | None
+    threads: RunThreads | None
+    resumes: bool
+
+
+async def _run_line(start: _Start) -> Outcome:
+    line, thread = start.line, start.thread
     if line.error is not None:
         return Outcome(line=line.number, program=None, status="failed", error=line.error)
-    scope = program(entry.name)
+    scope = program(start.entry.name, id=thread)
     try:
         async with scope:
-            output = await _call(entry, line.value)
+            output = await _call(start)
+            interrupted = isinstance(output, dict) and output.get("__interrupt__")
+            scope.ending = "interrupted" if interrupted else "done"
     except (Exception, asyncio.CancelledError, SystemExit) as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise  # the run is given up, not this program alone
+        if is_drained(error):
+            return Outcome(line=line.number, program=scope.id, status="suspended", thread=thread)
         return Outcome(
             line=line.number,
             program=scope.id,
+            thread=thread,
             status="failed",
             error=failure_text(error),
             trace_back=traceback.format_exc(),
         )
-    interrupted = isinstance(output, dict) and output.get("__interrupt__")
     status: OutcomeStatus = "interrupted" if interrupted else "done"
-    return Outcome(line=line.number, program=scope.id, status=status, output=output)
+    return Outcome(line=line.number, program=scope.id, thread=thread, status=status, output=output)
 
 
-async def _call(entry: Entry, value: Any) -> Any:
+async def _call(start: _Start) -> Any:
+    entry, value, thread = start.entry, start.line.value, start.thread
+    if start.threads is not None and thread is not None:
+        value = await start.threads.value_of(entry, start.line, thread, start.resumes)
+        return await entry.call.ainvoke(value, config_of(thread))
     if entry.kind == "graph":
         return await entry.call.ainvoke(value)
     if entry.is_async:

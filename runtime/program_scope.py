@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 from autellix.errors import UsageError
 
+from ..integrations.langgraph_private import is_interrupt
 from .protocols import ProgramEnd
 from .session import Session, current_session
 
@@ -49,6 +50,7 @@ class program:
         self.name = name
         self.id = id
         self._given_id = id
+        self.ending: ProgramEnd = "done"  # how it ends where nothing is raised
         self._session: Session | None = None
         self._token: Any = None
 
@@ -72,8 +74,10 @@ class program:
     ) -> None:
         assert self._session is not None
         session, self._session = self._session, None
-        status: ProgramEnd = "done"
-        if error is not None:
+        status = self.ending
+        if error is not None and is_interrupt(error):
+            status = "interrupted"
+        elif error is not None:
             status = "cancelled" if isinstance(error, _GIVEN_UP) else "failed"
         text = f"{type(error).__name__}: {error}" if status == "failed" else None
         session.recorder.exit_program(self._token, status, text)

@@ -17,10 +17,11 @@ from rich.text import Text
 
 from autellix.errors import UsageError
 
+from ..integrations.langgraph_private import is_drained
 from ..tracing.live import LiveView
 from ..tracing.summary import summary_table
 from ..tracing.view import ProgressView
-from .answers import answer_text, outcome_json
+from .answers import answer_text, how_to_go_on, outcome_json
 from .engine_host import EngineHost
 from .graph_config import read_graph_config
 from .inputs import InputLine, read_inputs
@@ -28,6 +29,7 @@ from .interrupts import INTERRUPTED, Interrupts
 from .launcher import Outcome, failure_text, run_programs
 from .openai_route import OpenAIRoute
 from .progress import Steps
+from .run_threads import RunThreads
 from .session import Session, use_session
 from .settings import Settings
 from .targets import Entry, Target, load_program, opened, parse_target, run_script, script_path
@@ -44,6 +46,8 @@ class RunRequest:
         concurrency: programs at the same time.
         as_json: results as JSON Lines on standard output.
         config: a ``langgraph.json`` that names the graph.
+        thread_ids: threads that the inputs run on; without inputs, threads that go on.
+        resume: what an ``interrupt()`` of those threads returns, JSON or text.
     """
 
     target: str = ""
@@ -52,6 +56,8 @@ class RunRequest:
     concurrency: int = 8
     as_json: bool = False
     config: Path | None = None
+    thread_ids: tuple[str, ...] = ()
+    resume: str | None = None
 
 
 def run_request(request: RunRequest, settings: Settings, host: EngineHost | None = None) -> int:
@@ -74,6 +80,8 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
         session.recorder.install()
         use_session(session)
         stack.callback(use_session, None)
+        threads = RunThreads(session, request.thread_ids, request.resume)
+        command.threads = stack.enter_context(threads)
         route = stack.enter_context(OpenAIRoute(session))
         # Before the engine, which takes long: a mistake in the target should show at once.
         stack.enter_context(command.environment())
@@ -104,6 +112,7 @@ class _RunCommand:
         self.settings = settings
         self.console = console
         self.interrupts = interrupts
+        self.threads: RunThreads | None = None
         self.lines: list[InputLine] = read_inputs(request.input)
         self.config = read_graph_config(request.config) if request.config else None
         if self.config is not None:
@@ -117,13 +126,19 @@ class _RunCommand:
 
     def prepare(self) -> Callable[[], int]:
         """What is to be run, found and imported; calling it runs it and gives the exit code."""
-        if self.request.input is not None:
+        resumes = self.request.input is None and bool(self.request.thread_ids)
+        if self.request.resume is not None and not resumes:
+            raise UsageError("--resume answers a thread: give --thread-id, and no --input.")
+        if self.request.input is not None or resumes:
             if self.request.script_args:
                 raise UsageError(
                     "Arguments after -- are for scripts; with --input there is no script."
                 )
             entry = load_program(self.target)
-            return lambda: self._run_inputs(entry)
+            if self.threads is not None:
+                self.lines = self.threads.resumed() if resumes else self.lines
+                self.threads.check(entry, self.lines)
+            return lambda: self._run_inputs(entry, resumes)
         if self.config or self.target.path is None or self.target.variable is not None:
             raise UsageError(
                 f"{self.target.text} is run once per input: give --input with JSON, a file or "
@@ -134,6 +149,7 @@ class _RunCommand:
 
     def _run_script(self, target: Target) -> int:
         assert target.path is not None
+        self.interrupts.instead = self._suspend_script
         try:
             run_script(target.path, self.request.script_args)
         except SystemExit as leaving:
@@ -143,15 +159,32 @@ class _RunCommand:
         except UsageError:
             raise
         except Exception as error:
+            if is_drained(error):
+                self._note("suspended", f"{target.path.name}: its threads can go on.")
+                return INTERRUPTED
             self._say(f"{target.path.name}: {failure_text(error)}", traceback.format_exc())
             return 1
+        finally:
+            self.interrupts.instead = None
         return 0
 
-    def _run_inputs(self, entry: Entry) -> int:
+    def _suspend_script(self) -> None:
+        if self.threads is None or not self.threads.suspend():
+            raise KeyboardInterrupt
+        self._note("suspending", "after the current step; Ctrl-C again stops at once.")
+
+    def _run_inputs(self, entry: Entry, resumes: bool) -> int:
         async def run_all() -> list[Outcome]:
             loop, task = asyncio.get_running_loop(), asyncio.current_task()
             assert task is not None
-            self.interrupts.instead = lambda: loop.call_soon_threadsafe(task.cancel)
+
+            def stop() -> None:
+                if self.threads is not None and self.threads.suspend():
+                    self._note("suspending", "after the current step; Ctrl-C again stops at once.")
+                else:
+                    task.cancel()
+
+            self.interrupts.instead = lambda: loop.call_soon_threadsafe(stop)
             try:
                 async with opened(entry) as made:
                     return await run_programs(
@@ -159,6 +192,8 @@ class _RunCommand:
                         self.lines,
                         concurrency=self.request.concurrency,
                         on_outcome=self._show,
+                        threads=self.threads,
+                        resumes=resumes,
                     )
             finally:
                 self.interrupts.instead = None
@@ -167,7 +202,7 @@ class _RunCommand:
                     loop.set_default_executor(ThreadPoolExecutor(max_workers=1))
 
         statuses = {outcome.status for outcome in asyncio.run(run_all())}
-        if "cancelled" in statuses:
+        if statuses & {"cancelled", "suspended"}:
             return INTERRUPTED
         return 1 if "failed" in statuses else 0
 
@@ -179,6 +214,20 @@ class _RunCommand:
         if outcome.status == "failed":
             who = f" ({outcome.program})" if outcome.program else ""
             self._say(f"line {outcome.line}{who}: {outcome.error}", outcome.trace_back)
+
+        if outcome.status in ("interrupted", "suspended") and not self.settings.quiet:
+            self._note(outcome.status, how_to_go_on(outcome, self._command()))
+
+    def _command(self) -> str:
+        """The command that runs this target again."""
+        parts = ["autellix run", self.request.target]
+        parts += ["-c", str(self.request.config)] if self.request.config else []
+        if self.settings.checkpointer:
+            parts += ["--checkpointer", self.settings.checkpointer]
+        return " ".join(part for part in parts if part)
+
+    def _note(self, what: str, text: str) -> None:
+        self.console.print(Text.assemble((f"{what}: ", "bold yellow"), text))
 
     def _say(self, text: str, trace_back: str | None) -> None:
         """One failure, in one paragraph; with its traceback under ``--debug``."""
