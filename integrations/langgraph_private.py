@@ -60,9 +60,22 @@ _DRAINED: tuple[type[BaseException], ...] = tuple(
 _STEP_TAG = "graph:step:"
 _SEND_TASKS, _SEND_TRIGGER = "__pregel_tasks", "__pregel_push"
 _LENT = "__pregel_checkpointer"
+_RUNTIME = "__pregel_runtime"
 _NEVER_STEPPED = -2  # the step of a thread without a checkpoint
 
 Undo = Callable[[], None]
+
+
+def heartbeat_of_node() -> Callable[[], None] | None:
+    """What tells the running node's idle timeout that the node is alive; None where there is none.
+
+    LangGraph before 1.2 has no idle timeouts.
+    """
+    config = var_child_runnable_config.get() or {}
+    runtime = config.get("configurable", {}).get(_RUNTIME)
+    beat = getattr(runtime, "heartbeat", None)
+    # Without an idle timeout LangGraph puts in a function that does nothing.
+    return None if getattr(beat, "__name__", "").startswith("_no_op") else beat
 
 
 def is_control_flow(error: BaseException) -> bool:

@@ -157,7 +157,14 @@ class Recorder(BaseCallbackHandler):
         run_id = uuid4()
         twin = _as_uuid(beside) if beside is not None else None
         self.tracker.start_call(
-            "llm", run_id, None, name=name, node=None, outside=True, beside=twin
+            "llm",
+            run_id,
+            None,
+            name=name,
+            node=None,
+            outside=True,
+            beside=twin,
+            heartbeat=private.heartbeat_of_node(),
         )
         return str(run_id)
 
@@ -179,6 +186,14 @@ class Recorder(BaseCallbackHandler):
         if run_id is None or not self.tracker.claim(run_id):
             return None
         return str(run_id)
+
+    @_guarded
+    def beat(self) -> None:
+        """Refresh the idle timeouts of nodes that wait for an LLM call; called now and then.
+
+        A call that waits in the engine's queue is no sign of a node that hangs.
+        """
+        self.tracker.beat()
 
     def is_open(self, call: str) -> bool:
         """Whether an LLM or tool call of that id has begun and not ended."""
@@ -304,6 +319,7 @@ class Recorder(BaseCallbackHandler):
             parent_run_id,
             name=model or name or (serialized or {}).get("name") or kind,
             node=metadata.get("langgraph_node"),
+            heartbeat=private.heartbeat_of_node() if kind == "llm" else None,
         )
 
     def _end_call(self, run_id: UUID, error: BaseException | None) -> None:

@@ -56,6 +56,7 @@ class Tracker:
         self._observer = observer
         self._lock = threading.RLock()
         self._runs: dict[UUID, Run] = {}
+        self._heartbeats: dict[UUID, Callable[[], None]] = {}
         self._programs: dict[str, Program] = {}
         self._here = Here(self._runs, Program(MAIN, lasting=True))
         self._faulty = False
@@ -311,10 +312,12 @@ class Tracker:
         node: str | None,
         outside: bool = False,
         beside: UUID | None = None,
+        heartbeat: Callable[[], None] | None = None,
     ) -> None:
         """An LLM or tool call begins.
 
         Args:
+            heartbeat: tells whoever waits for the call that it is alive; see :meth:`beat`.
             outside: no callback announced it and none will end it.
             beside: it stands where this open call stands, not where the running code does.
         """
@@ -333,6 +336,8 @@ class Tracker:
             run.outside = run.claimed = outside
             run.deps = strand.start(run, tool=kind == "tool")
             self._runs[run_id] = program.calls[run_id] = run
+            if heartbeat is not None:
+                self._heartbeats[run_id] = heartbeat
             task = strand.task
             start = CallStart(
                 program=program.id,
@@ -351,6 +356,13 @@ class Tracker:
         if strand.forked and not strand.watched and isinstance(strand.owner, asyncio.Task):
             strand.watched = True
             strand.owner.add_done_callback(functools.partial(self._task_done, strand))
+
+    def beat(self) -> None:
+        """Tell those who wait for open LLM calls that these are alive."""
+        with self._lock:
+            heartbeats = list(self._heartbeats.values())
+        for heartbeat in heartbeats:
+            heartbeat()
 
     def claim(self, run_id: UUID) -> bool:
         """Whether an LLM call is open and nobody has claimed it before."""
@@ -372,6 +384,7 @@ class Tracker:
     def _end_call(self, run: Run, status: CallEnd, error: str | None = None) -> None:
         if run.program.calls.pop(run.id, None) is None:
             return  # aborted before
+        self._heartbeats.pop(run.id, None)
         self._abandon(run, everything=status != "done")
         # Told before it enters a frontier: an observer hears of a call after all its parents.
         self._tell(self._observer.call_ended, run.call, status, error)

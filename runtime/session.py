@@ -12,6 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from .chat_service import ChatService
 
 _STATS_TIMEOUT_S = 5.0
+_BEAT_S = 0.25
 _RECEIPTS_TIMEOUT_S = 2.0
 _LOOK_AGAIN_S = 0.01
 
@@ -66,6 +68,7 @@ class Session:
         self._models: ModelMap | None = None
         self._when_started: list[Callable[[], None]] = []
         self._starting = threading.Lock()
+        self._beating: Future[None] | None = None
         self._started = self._closed = False
 
     def now(self) -> float:
@@ -112,9 +115,16 @@ class Session:
                     policy=self.settings.policy,
                 )
             )
+            self._beating = self._host.loop.submit(self._beat())
             for begin in self._when_started:
                 begin()
             self._started = True
+
+    async def _beat(self) -> None:
+        """While the engine's loop runs, nodes that wait for a call do not count as idle."""
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            self.recorder.beat()
 
     def when_started(self, begin: Callable[[], None]) -> None:
         """Have ``begin`` called when the engine runs, before the first call."""
@@ -227,6 +237,8 @@ class Session:
             if self._writer is not None:
                 self._writer.abandon()
             return None
+        if self._beating is not None:
+            self._beating.cancel()
         self.recorder.close_main("done")
         self._wait_for_receipts()
         self.recorder.uninstall()
