@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -21,20 +22,18 @@ SCRATCH_VARIABLE = "VLLM_RPC_BASE_PATH"  # where vLLM puts its sockets
 SCRATCH_PREFIX = "autellix-"
 # An engine that has nothing to do ends in order within a second.
 _GRACE_S = 2
+_LOOK_AGAIN_S = 0.02
 
 
 def end_with_parent() -> None:
     """End this process when its parent ends, however that ends (SIGKILL included)."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    threading.Thread(
-        target=_watch, args=(parent.sentinel,), name="autellix-parent", daemon=True
-    ).start()
+    threading.Thread(target=_watch, name="autellix-parent", daemon=True).start()
 
 
-def _watch(parent: int) -> None:
-    wait([parent])
+def _watch() -> None:
+    while (parent := multiprocessing.parent_process()) is None:
+        time.sleep(_LOOK_AGAIN_S)  # known only after the main module has been imported
+    wait([parent.sentinel])
     _remove_scratch()
     # First in order, so that shared memory is given back. The alarm ends what hangs: unlike a
     # thread it works in an interpreter that is being taken apart.
