@@ -19,7 +19,7 @@ own arithmetic (quadratic in the prompt) is left out.
 
 | device | memory | B | F | host link | source |
 |---|---|---|---|---|---|
-| A100 SXM 80 GB | 80 GiB | 2.039 TB/s | 312 TFLOP/s | PCIe 4 x16, 25 GB/s | NVIDIA A100 data sheet |
+| A100 SXM | 80 GiB | 2.039 TB/s | 312 TFLOP/s | PCIe 4 x16, 25 GB/s | NVIDIA A100 data sheet |
 | H100 SXM | 80 GiB | 3.35 TB/s | 989 TFLOP/s | PCIe 5 x16, 50 GB/s | NVIDIA H100 data sheet |
 | H200 SXM | 141 GB | 4.8 TB/s | 989 TFLOP/s | PCIe 5 x16, 50 GB/s | NVIDIA H200 data sheet |
 
@@ -176,9 +176,7 @@ def _roofline(name: str, device: _Device, model: _Model, devices: int = 1) -> En
     )
 
 
-_A100 = _Device(
-    memory_bytes=80 * 2**30, bytes_per_s=2.039e12, flops=312e12, link_bytes_per_s=25e9
-)
+_A100 = _Device(memory_bytes=80 * 2**30, bytes_per_s=2.039e12, flops=312e12, link_bytes_per_s=25e9)
 _H100 = _Device(memory_bytes=80 * 2**30, bytes_per_s=3.35e12, flops=989e12, link_bytes_per_s=50e9)
 _H200 = _Device(memory_bytes=141e9, bytes_per_s=4.8e12, flops=989e12, link_bytes_per_s=50e9)
 _LLAMA_8B = _Model(parameters=8.03e9, layers=32, hidden=4096)

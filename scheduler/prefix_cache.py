@@ -1,8 +1,8 @@
 """KV blocks of a simulated replica, with a prefix cache that evicts what was used longest ago.
 
 Which calls of a program share which prefix does not depend on the schedule, so a program's contexts
-form a tree that is known beforehand (:class:`ContentTree`): a node is a run of blocks, its ancestors
-are what comes before it in the prompt. A replica keeps of every node how much is present.
+form a tree that is known beforehand (:class:`ContentTree`): a node is a run of blocks, its
+ancestors are what comes before it in the prompt. A replica keeps of every node how much is present.
 
 1. Only whole blocks are shared. Of a node a leading part is present; a node has something present
    only where all of its ancestors are wholly present.
@@ -55,7 +55,9 @@ class ContentTree:
     shared_blocks: list[int]
 
 
-def content_tree(calls: Sequence[Contexts], block_tokens: int, system_tokens: int = 0) -> ContentTree:
+def content_tree(
+    calls: Sequence[Contexts], block_tokens: int, system_tokens: int = 0
+) -> ContentTree:
     """Build the tree.
 
     Args:

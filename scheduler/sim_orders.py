@@ -78,9 +78,7 @@ def sim_policy(name: str, **settings: object) -> SimPolicy:
         return SchedulerConfig.from_dict({**settings, **policy})
 
     if name in ("vllm", "vllm-opt"):
-        return SimPolicy(
-            name=name, config=config(policy="fcfs"), prefix_cache=name == "vllm-opt"
-        )
+        return SimPolicy(name=name, config=config(policy="fcfs"), prefix_cache=name == "vllm-opt")
     if name == "program-fcfs" or name == "srpt":
         return SimPolicy(name=name, config=config(policy="fcfs"), order=name)
     if name == "default":

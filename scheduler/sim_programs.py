@@ -1,4 +1,4 @@
-"""Programs as the simulator runs them: their calls' lengths, what they share, when they may start."""
+"""Programs as the simulator runs them: lengths of calls, what they share, when they may start."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class SimProgram:
             for parent in call.parents:
                 if not 0 <= parent < index:
                     raise InputError(
-                        f"call {index} of program {name!r} has parent {parent}, which does not come "
-                        "before it; list parents before their children (a cycle has no such order)"
+                        f"call {index} of program {name!r} has parent {parent}, which does not "
+                        "come before it; list parents before their children (a cycle has no such order)"
                     )
                 self.children[parent].append(index)
 
@@ -103,6 +103,14 @@ class SimProgram:
 
     def __repr__(self) -> str:
         return f"<SimProgram {self.name}: {len(self.calls)} calls>"
+
+    def again(self, name: str) -> SimProgram:
+        """The same program under another name."""
+        other = object.__new__(SimProgram)
+        for slot in SimProgram.__slots__:
+            setattr(other, slot, getattr(self, slot))
+        other.name = name
+        return other
 
     @property
     def longest_context(self) -> int:

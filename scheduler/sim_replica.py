@@ -12,8 +12,8 @@ What the vLLM adapter is to vLLM, this is to a modelled engine. One step, in ord
 5. The step takes what the model says. Calls with their whole prompt computed generate a token.
 
 Steps that are all alike are taken at once (a *stretch*): in between nobody comes, ends, changes
-level or lacks a block. Its end is computed, its duration is the closed sum of its steps', which grow
-by the KV they add. A call that comes in the middle of a stretch cuts it at the next step's end;
+level or lacks a block. Its end is computed, its duration is the closed sum of its steps', which
+grow by the KV they add. A call that comes in the middle of a stretch cuts it at the next step's end;
 until then nothing has been changed, so cutting costs nothing.
 
 A call that lost its seat computes its prompt and tokens again as far as the prefix cache does not
@@ -144,7 +144,7 @@ class Replica:
         steps: taken so far.
         stretches: how many times a step or a stretch was planned.
         busy_s: time in steps.
-        prefilled_tokens, recomputed_tokens: prompt tokens computed; those of them that were computed
+        prefilled_tokens, recomputed_tokens: prompt tokens computed; those of them that had been
             before, by the same call or an earlier one of its program.
         prompt_tokens, cached_tokens: of the calls admitted for the first time.
         swapped_tokens: moved out or in over the host link.

@@ -1,8 +1,8 @@
 """Discrete-event simulator: programs on modelled replicas, scheduled by the same core as real ones.
 
-Three kinds of event, on one heap: a program arrives, a call's tools are through, a replica's step or
-stretch is over. At equal times they are handled in this order, so that a replica sees all calls that
-came up to the moment at which it forms its next step.
+Three kinds of event, on one heap: a program arrives, a call's tools are through, a replica's step
+or stretch is over. At equal times they are handled in this order, so that a replica sees all calls
+that came up to the moment at which it forms its next step.
 
 1. A program arrives: its entry in the process table is opened; calls without parents are ready.
 2. A call is ready: the process table gives the ticket, the balancer the replica; the replica's
@@ -12,8 +12,9 @@ came up to the moment at which it forms its next step.
 4. A program's last call has ended: the entry is closed. In a closed loop the next program comes.
 
 Calls reach their replica in :meth:`Simulation._submit`, the one door: admission control can hold
-them there, and let them through from :meth:`Simulation._call_ended`. A tier of KV in host memory would stand between the replica's cache and its prefill, where a swapped call's KV
-is loaded now (``Replica._load``).
+them there, and let them through from :meth:`Simulation._call_ended`. A tier of KV in host memory
+would stand between the replica's cache and its prefill, where a swapped call's KV is loaded now
+(``Replica._load``).
 
 Pure Python on virtual time; the same input gives the same result.
 """
@@ -42,10 +43,15 @@ _ARRIVAL, _READY, _STEP = 0, 1, 2
 
 
 class CallRecord(NamedTuple):
-    """A call that has ended: when it came, when it ended, seconds of virtual time."""
+    """A call that has ended.
+
+    Attributes:
+        number: which of its program's calls, from 0.
+        started_s, ended_s: when it came and when it ended, virtual time.
+    """
 
     program: str
-    index: int
+    number: int
     started_s: float
     ended_s: float
     receipt: Receipt
@@ -123,8 +129,8 @@ class _Run:
         "first_call_s",
         "idle_s",
         "idle_since_s",
-        "left",
         "lacking",
+        "left",
         "nodes",
         "number",
         "outstanding",
@@ -171,6 +177,12 @@ class Simulation:
         on_call: is told of every call that has ended.
         longest_stretch: most steps taken at once; 1 for a comparison.
 
+    Attributes:
+        now: virtual time, seconds.
+        replicas: the modelled engines.
+        table: the process table.
+        result: what the run has given so far.
+
     Raises:
         SettingsError: a value is impossible.
     """
@@ -206,6 +218,8 @@ class Simulation:
         self.result = SimResult(busy_s=[0.0] * replicas, calls_served=[0] * replicas)
         self._balancer = balancer or ProgramLocality()
         self._on_call = on_call
+        self.now = 0.0
+        self._stopped = False
         self._events: list[tuple[float, int, int, _Run | None, int]] = []
         self._ties = count()
         self._arrivals: Iterator[tuple[float, SimProgram]] = iter(())
@@ -236,12 +250,18 @@ class Simulation:
         first = [program for _, program in zip(range(live), self._backlog, strict=False)]
         return self.run_offline(first)
 
+    def stop(self) -> None:
+        """End the run with the event at hand: programs under way are left as they are."""
+        self._events.clear()
+        self._stopped = True
+
     # The loop.
 
     def _serve(self) -> SimResult:
         events, replicas = self._events, self.replicas
-        while events:
+        while events and not self._stopped:
             now, kind, _, run, index = heappop(events)
+            self.now = now
             if kind == _STEP:
                 replica = replicas[index]
                 if replica.ends_s == now:
@@ -295,8 +315,8 @@ class Simulation:
             raise InputError(f"program {program.name!r} is running already; give each its own name")
         if program.longest_context > self.model.blocks * self.model.block_tokens:
             raise InputError(
-                f"program {program.name!r} has a context of {program.longest_context} tokens, but a "
-                f"replica of {self.model.name} holds {self.model.kv_tokens}; leave the program out "
+                f"program {program.name!r} has a context of {program.longest_context} tokens, but "
+                f"a replica of {self.model.name} holds {self.model.kv_tokens}; leave the program out "
                 "or take a larger preset"
             )
 
