@@ -96,7 +96,8 @@ class Programs:
                 entry = self.table.open(program, self._now())
                 entry.service_s, entry.wait_s = account.service_s, account.wait_s
                 entry.owed_wait_s, entry.critical_path_s = account.owed_wait_s, start_s
-                if bound.continues or (first and load.checkpoint is None and not account.calls):
+                new = first and load.checkpoint is None and not account.calls
+                if bound.continues or (new and program != load.thread):
                     return None
             if start_s <= 0.0:
                 return frozenset()

@@ -84,7 +84,7 @@ class ProcessRun:
         graph = StateGraph(State)
         names = list(nodes)
         for name, node in nodes.items():
-            graph.add_node(name, node if callable(node) else self.node(*node))
+            graph.add_node(name, self.node(*node) if isinstance(node, tuple) else node)
         for one, next_ in zip([START, *names], [*names, END], strict=True):
             graph.add_edge(one, next_)
         return graph

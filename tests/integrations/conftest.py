@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -29,3 +30,15 @@ def mode(request: pytest.FixtureRequest, world: World) -> str:
 def loop(request: pytest.FixtureRequest, world: World) -> str:
     world.loop = request.param
     return world.loop
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The address of a PostgreSQL that the tests have for themselves."""
+    from .postgres_server import NoPostgres, postgres_server
+
+    with ExitStack() as stack:
+        try:
+            yield stack.enter_context(postgres_server())
+        except NoPostgres as missing:
+            pytest.skip(str(missing))
