@@ -1,0 +1,56 @@
+"""Latency of policies over a range of loads, and the rates at which they reach the same latency.
+
+    python -m benchmarks.sweep --workload mixed --seed 1,2,3 --json sweep.json --plots figures
+
+A load of 0.03, where hardly two programs meet, is always among the loads: the latencies at which
+rates are compared are multiples of the one there.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from benchmarks.experiment import Experiment, add_options, run_command
+from benchmarks.metrics import UNLOADED, throughput_at_equal_latency
+from benchmarks.result_file import result_document, write_result
+
+LOADS = "0.1,0.2,0.35,0.5,0.65,0.8,0.9,0.95,1.0,1.1,1.2,1.35,1.5,2.0"
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the cells, print and write them."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.sweep", description=(__doc__ or "").partition("\n")[0]
+    )
+    add_options(parser, loads=LOADS)
+    options = parser.parse_args(arguments)
+    experiment = Experiment(options)
+    if UNLOADED not in experiment.loads:
+        experiment.loads = sorted([UNLOADED, *experiment.loads])
+    runs = experiment.runs(lambda line: print(line, flush=True))
+    cells = [run.cell for run in runs]
+    rows = throughput_at_equal_latency(cells)
+    for row in rows:
+        bound = ">= " if row["policy_bound"] else ""
+        print(
+            f"{row['workload']}: at {row['latency_factor']:g}x the unloaded latency {row['policy']} "
+            f"serves {bound}{row['policy_rate']:.4g} programs/s, {bound}"
+            f"{row['ratio']:.2f} times {row['baseline']}"
+        )
+    if options.plots:
+        from benchmarks.figures import draw_sweep
+
+        draw_sweep(runs, options.plots)
+    if options.json:
+        document = result_document(
+            capacity={str(seed): asdict(found) for seed, found in experiment.capacities.items()},
+            cells=cells,
+            throughput_at_equal_latency=rows,
+        )
+        write_result(options.json, document)
+
+
+if __name__ == "__main__":
+    run_command(main)
