@@ -2,10 +2,11 @@
 
 ``mean_token_latency_s`` is the mean over programs of response time / tokens generated, the paper's
 metric. ``wait_share`` is the calls' time in queues / their time in queues and in steps.
-``recomputed_tokens`` are prompt tokens whose KV had been computed before, by the call itself or by an
-earlier call of its program. ``stable`` says whether the queue kept its length: programs of the last
-quarter of arrivals wait no more than 10 points of their time longer than those of the second. It is
-null where programs do not come at a rate.
+``recomputed_tokens`` are prompt tokens whose KV had been computed before, by the call itself or by
+an earlier call of its program. ``stable`` says whether the replica kept up: when the last program
+comes, not many more are under way than when half of them had come (a quarter more, and three times
+the root of their number, which chance alone gives). It is null where programs do not come at a
+rate.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from autellix.scheduler.simulator import ProgramRecord, SimResult
 
 TARGETS = (2.5, 5.0, 10.0)
 UNLOADED = 0.03
-_GROWTH = 0.1
 
 Cell = dict[str, Any]
 
@@ -71,17 +71,15 @@ def cell(
 
 
 def is_stable(programs: Sequence[ProgramRecord]) -> bool:
-    """Whether programs that come late wait little longer than those that came sooner."""
-    by_arrival = sorted(programs, key=lambda program: program.arrived_s)
-    quarter = len(by_arrival) // 4
-    if not quarter:
-        return True
-    sooner, late = by_arrival[quarter : 2 * quarter], by_arrival[-quarter:]
-    return _wait_share(late) - _wait_share(sooner) <= _GROWTH
+    """Whether the number of programs under way does not grow between half and all arrivals."""
+    arrivals = sorted(program.arrived_s for program in programs)
+    halfway = _under_way(programs, arrivals[(len(arrivals) - 1) // 2])
+    at_last = _under_way(programs, arrivals[-1])
+    return at_last <= 1.25 * halfway + 3 * math.sqrt(halfway) + 2
 
 
-def _wait_share(programs: Sequence[ProgramRecord]) -> float:
-    return fmean(program.wait_s / (program.wait_s + program.service_s) for program in programs)
+def _under_way(programs: Sequence[ProgramRecord], at_s: float) -> int:
+    return sum(program.arrived_s <= at_s < program.ended_s for program in programs)
 
 
 def throughput_at_equal_latency(
@@ -89,9 +87,9 @@ def throughput_at_equal_latency(
 ) -> list[dict[str, Any]]:
     """Rates at which policies and baselines reach the same mean program token latency.
 
-    The targets are 2.5, 5 and 10 times the latency at a load of 0.03 under ``vllm-opt`` (where it did
-    not run, under the policy with the least). Rates are interpolated linearly between loads; where a
-    policy stays below the target at every load, its rate is the highest that was run, and
+    The targets are 2.5, 5 and 10 times the latency at a load of 0.03 under ``vllm-opt`` (where it
+    did not run, under the policy with the least). Rates are interpolated linearly between loads;
+    where a policy stays below the target at every load, its rate is the highest that was run, and
     ``policy_bound`` or ``baseline_bound`` is true: the real one is higher. ``stable`` says whether
     the policy's queue kept its length up to there.
     """

@@ -2,7 +2,7 @@
 
     python -m benchmarks.replay --workload mixed --load 0.8,1.2 --json replay.json
 
-Every policy sees the same programs at the same times. Load 1 is the rate of ``benchmarks.capacity``.
+Every policy sees the same programs at the same times. ``benchmarks.capacity`` says what load 1 is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from benchmarks.experiment import Experiment, add_options, run_command
+from benchmarks.figures import draw_replay, require_matplotlib
 from benchmarks.result_file import result_document, write_result
 
 
@@ -22,11 +23,11 @@ def main(arguments: Sequence[str]) -> None:
     )
     add_options(parser, loads="1.2")
     options = parser.parse_args(arguments)
+    if options.plots:
+        require_matplotlib()
     experiment = Experiment(options)
     runs = experiment.runs(lambda line: print(line, flush=True))
     if options.plots:
-        from benchmarks.figures import draw_replay
-
         draw_replay(runs, options.plots)
     if options.json:
         document = result_document(

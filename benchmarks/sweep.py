@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from benchmarks.experiment import Experiment, add_options, run_command
+from benchmarks.figures import draw_sweep, require_matplotlib
 from benchmarks.metrics import UNLOADED, throughput_at_equal_latency
 from benchmarks.result_file import result_document, write_result
 
@@ -26,6 +27,8 @@ def main(arguments: Sequence[str]) -> None:
     )
     add_options(parser, loads=LOADS)
     options = parser.parse_args(arguments)
+    if options.plots:
+        require_matplotlib()
     experiment = Experiment(options)
     if UNLOADED not in experiment.loads:
         experiment.loads = sorted([UNLOADED, *experiment.loads])
@@ -35,13 +38,12 @@ def main(arguments: Sequence[str]) -> None:
     for row in rows:
         bound = ">= " if row["policy_bound"] else ""
         print(
-            f"{row['workload']}: at {row['latency_factor']:g}x the unloaded latency {row['policy']} "
+            f"{row['workload']}: at {row['latency_factor']:g}x the unloaded latency "
+            f"{row['policy']} "
             f"serves {bound}{row['policy_rate']:.4g} programs/s, {bound}"
             f"{row['ratio']:.2f} times {row['baseline']}"
         )
     if options.plots:
-        from benchmarks.figures import draw_sweep
-
         draw_sweep(runs, options.plots)
     if options.json:
         document = result_document(

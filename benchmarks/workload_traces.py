@@ -5,8 +5,8 @@
 
 ``prompt_tokens`` is the whole prompt, ``shared_prefix_tokens`` the part of it that an earlier call
 of the program has in its context, ``tool_s_before`` the seconds between the last parent's end and
-the call. What is null is not known and counts as 0. Further keys are ignored. Calls may stand in any
-order that their parents allow; a call without tokens counts as one token.
+the call. What is null is not known and counts as 0. Further keys are ignored. Calls may stand in
+any order; a call without tokens counts as one token.
 """
 
 from __future__ import annotations

@@ -101,7 +101,9 @@ def _recorded(
         kept = [program for program in trace.programs if _fits(program, model)]
         too_long += len(trace.programs) - len(kept)
         if not kept:
-            raise InputError(f"no program of {name} fits the engine's KV cache; take another preset")
+            raise InputError(
+                f"no program of {name} fits the engine's KV cache; take another preset"
+            )
         kinds.append(_taken(kept, -(-programs // len(traces)), seed))
     mixed = [program for turn in zip_longest(*kinds) for program in turn if program is not None]
     if len({program.name for program in mixed}) < len(mixed):
