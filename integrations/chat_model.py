@@ -30,6 +30,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..runtime.protocols import (
@@ -229,7 +230,7 @@ class ChatAutellix(BaseChatModel):
         )
         parser = (
             PydanticOutputParser(pydantic_object=schema)
-            if isinstance(schema, type) and issubclass(schema, BaseModel)
+            if isinstance(schema, type) and is_basemodel_subclass(schema)
             else JsonOutputParser()
         )
         if not include_raw:

@@ -127,8 +127,11 @@ class Session:
             self.recorder.beat()
 
     def when_started(self, begin: Callable[[], None]) -> None:
-        """Have ``begin`` called when the engine runs, before the first call."""
-        self._when_started.append(begin)
+        """Have ``begin`` called when the engine runs, before the first call; at once if it does."""
+        if self._started:
+            begin()
+        else:
+            self._when_started.append(begin)
 
     @property
     def loop(self) -> EngineLoop:
