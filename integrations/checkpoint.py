@@ -65,6 +65,7 @@ class AutellixSaver(BaseCheckpointSaver[Any]):
         if inner is not self:
             self.inner = inner
             self._seen: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
+            self._saved: set[str] = set()  # threads known to have a checkpoint
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":
@@ -102,15 +103,14 @@ class AutellixSaver(BaseCheckpointSaver[Any]):
     def _with_account(self, config: Config, metadata: Any, store: str) -> Any:
         """Metadata with the account that a new checkpoint is to carry (1)."""
         thread, before = _thread(config), config["configurable"].get("checkpoint_id")
-        account = metadata.get(KEY)
-        if account is None:
-            account = self._seen.get((thread, before)) if before else None
-            account = account or thread_store().snapshot_now(store, thread)
+        account = self._seen.get((thread, before)) if before else None
+        account = account or thread_store().snapshot_now(store, thread)
         return metadata if account is None else {**metadata, KEY: account}
 
-    def _read(self, found: CheckpointTuple | None) -> CheckpointTuple | None:
+    def _read(self, found: CheckpointTuple | None, config: Config) -> CheckpointTuple | None:
         """A tuple as LangGraph is to see it, its account taken note of (2)."""
         if found is None:
+            self._saved.discard(_thread(config))
             return None
         account = found.metadata.get(KEY)
         ours = [write[2] for write in found.pending_writes or () if write[1] == CHANNEL]
@@ -141,6 +141,7 @@ class AutellixSaver(BaseCheckpointSaver[Any]):
         return config, [(CHANNEL, account)], f"{CHANNEL}:{account['calls']}:{task_id}"
 
     def _forget(self, thread: str) -> None:
+        self._saved.discard(str(thread))
         for key in [key for key in self._seen if key[0] == str(thread)]:
             del self._seen[key]
 
@@ -150,41 +151,47 @@ class AutellixSaver(BaseCheckpointSaver[Any]):
 
 def _get_tuple(self: AutellixSaver, config: Config) -> CheckpointTuple | None:
     _read_ahead(store_of(self.inner), config)
-    return self._read(self.inner.get_tuple(config))
+    return self._read(self.inner.get_tuple(config), config)
 
 
 async def _aget_tuple(self: AutellixSaver, config: Config) -> CheckpointTuple | None:
     store = await astore_of(self.inner)
     await in_thread(_read_ahead, store, config)
-    return self._read(await self.inner.aget_tuple(config))
+    return self._read(await self.inner.aget_tuple(config), config)
 
 
 def _list(self: AutellixSaver, config: Config, **how: Any) -> Iterator[CheckpointTuple]:
     for found in self.inner.list(config, **how):
-        yield cast("CheckpointTuple", self._read(found))
+        yield cast("CheckpointTuple", self._read(found, config))
 
 
 async def _alist(self: AutellixSaver, config: Config, **how: Any) -> AsyncIterator[CheckpointTuple]:
     async for found in self.inner.alist(config, **how):
-        yield cast("CheckpointTuple", self._read(found))
+        yield cast("CheckpointTuple", self._read(found, config))
 
 
 def _put(self: AutellixSaver, config: Config, checkpoint: Any, metadata: Any, new: Any) -> Config:
-    store, threads = store_of(self.inner), thread_store()
-    metadata = self._with_account(config, metadata, store)
+    if KEY not in metadata:
+        metadata = self._with_account(config, metadata, store_of(self.inner))
     result = self.inner.put(config, checkpoint, metadata, new)
-    threads.saved(store, _thread(config))
+    thread = _thread(config)
+    if thread not in self._saved:
+        thread_store().saved(store_of(self.inner), thread)
+        self._saved.add(thread)
     return result
 
 
 async def _aput(
     self: AutellixSaver, config: Config, checkpoint: Any, metadata: Any, new: Any
 ) -> Config:
-    store, threads = await astore_of(self.inner), thread_store()
-    metadata = self._with_account(config, metadata, store)
+    if KEY not in metadata:
+        metadata = self._with_account(config, metadata, await astore_of(self.inner))
     result = await self.inner.aput(config, checkpoint, metadata, new)
-    if not threads.is_known_saved(store, _thread(config)):
-        await in_thread(threads.saved, store, _thread(config))
+    thread = _thread(config)
+    if thread not in self._saved:
+        store = await astore_of(self.inner)
+        await in_thread(thread_store().saved, store, thread)
+        self._saved.add(thread)
     return result
 
 

@@ -136,10 +136,25 @@ class Account:
                 self.tool_times[name] = times.copy()
 
     def to_wire(self) -> dict[str, Any]:
-        """The account as plain JSON types: the snapshot in checkpoint metadata."""
-        wire: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
-        wire["tool_times"] = {name: times.to_wire() for name, times in self.tool_times.items()}
-        wire["v"] = SNAPSHOT_VERSION
+        """The account as plain JSON types: the snapshot in checkpoint metadata.
+
+        It is stored with every checkpoint, so what is 0 is left out but for the first few.
+        """
+        wire: dict[str, Any] = {
+            "v": SNAPSHOT_VERSION,
+            "service_s": self.service_s,
+            "wait_s": self.wait_s,
+            "critical_path_s": self.critical_path_s,
+            "calls": self.calls,
+        }
+        for name in _SPARSE:
+            value = getattr(self, name)
+            if value:
+                wire[name] = value
+        if self.replica is not None:
+            wire["replica"] = self.replica
+        if self.tool_times:
+            wire["tool_times"] = {name: times.to_wire() for name, times in self.tool_times.items()}
         return wire
 
     @classmethod
@@ -150,10 +165,20 @@ class Account:
             KeyError, TypeError, ValueError, AttributeError: the mapping is no account.
         """
         account = cls(**{name: wire[name] for name in _PLAIN if name in wire})
-        for name, times in wire["tool_times"].items():
+        for name, times in wire.get("tool_times", {}).items():
             account.tool_times[name] = Durations.from_wire(times)
         return account
 
 
 _PLAIN = tuple(f.name for f in fields(Account) if f.name != "tool_times")
+_SPARSE = (
+    "owed_wait_s",
+    "tools",
+    "turns",
+    "interrupts",
+    "preemptions",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+)
 _SUMS = tuple(name for name in _PLAIN if name not in ("critical_path_s", "replica"))

@@ -24,10 +24,6 @@ class RunningStore:
         """The account of a thread that runs."""
         return self._threads.snapshot_of(ThreadRef(store, thread))
 
-    def is_known_saved(self, store: str, thread: str) -> bool:
-        """Whether a checkpoint of the thread is known to be stored."""
-        return self._threads.is_known_saved(ThreadRef(store, thread))
-
     def saved(self, store: str, thread: str) -> None:
         """A checkpoint of the thread has been stored."""
         self._threads.saved(ThreadRef(store, thread))
@@ -54,9 +50,8 @@ class IdleStore(RunningStore):
     def read_ahead(self, store: str, thread: str) -> None:
         """Nobody is going to ask."""
 
-    def is_known_saved(self, store: str, thread: str) -> bool:
-        """Nothing has to be told: no program runs that could have entries."""
-        return True
+    def saved(self, store: str, thread: str) -> None:
+        """No program runs that could have entries."""
 
     def deleted(self, store: str, thread: str) -> None:
         """The thread has been deleted."""
@@ -84,4 +79,4 @@ def current_store() -> RunningStore:
     from .session import running_session
 
     session = running_session()
-    return RunningStore(session.programs.threads) if session is not None else IdleStore()
+    return session.programs.store if session is not None else IdleStore()

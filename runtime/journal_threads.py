@@ -79,7 +79,8 @@ class BoundThread:
     def snapshot(self) -> dict[str, Any]:
         """What goes into the metadata of a checkpoint written now."""
         if self._wire is None:
-            self._wire = {**self.account.to_wire(), "critical_path_s": self.branch_s}
+            self._wire = self.account.to_wire()
+            self._wire["critical_path_s"] = self.branch_s
         return self._wire
 
 
@@ -221,11 +222,11 @@ class ThreadAccounts:
 
     # -- checkpoints --------------------------------------------------------------------------
 
-    def snapshot(self, program: str, ref: ThreadRef) -> dict[str, Any] | None:
+    def snapshot(self, program: str, store: str, thread: str) -> dict[str, Any] | None:
         """What a checkpoint of a thread carries; None where no program runs as the thread."""
         with self._lock:
             bound = self._bound.get(program)
-            return bound.snapshot() if bound is not None and bound.ref == ref else None
+            return bound.snapshot() if bound is not None and bound.ref == (store, thread) else None
 
     def snapshot_of(self, ref: ThreadRef) -> dict[str, Any] | None:
         """The same, whatever program runs as the thread."""
@@ -234,16 +235,12 @@ class ThreadAccounts:
             bound = next(running, None)
             return bound.snapshot() if bound is not None else None
 
-    def written(self, program: str, ref: ThreadRef, checkpoint: str, calls: int) -> None:
+    def written(self, program: str, ref: tuple[str, str], checkpoint: str, calls: int) -> None:
         """A graph has made a checkpoint of its thread, which stands after so many calls."""
         with self._lock:
             bound = self._bound.get(program)
             if bound is not None and bound.ref == ref:
                 bound.tip = (checkpoint, calls)
-
-    def is_known_saved(self, ref: ThreadRef) -> bool:
-        """Whether :meth:`saved` would have nothing to do; never blocks for long."""
-        return ref in self._saved
 
     def saved(self, ref: ThreadRef) -> None:
         """A checkpoint of a thread is in its store; may block."""

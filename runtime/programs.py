@@ -22,7 +22,7 @@ from ..tracing.events import (
     ReceiptArrived,
 )
 from ..tracing.record import RunRecord
-from .journal import ThreadRef
+from .journal_store import RunningStore
 from .journal_threads import ThreadAccounts, default_journal
 from .protocols import CallEnd, CallStart, ProgramEnd, ThreadLoad
 
@@ -52,6 +52,7 @@ class Programs:
         self.record = record
         self.table = ProcessTable(policy)
         self.threads = threads or ThreadAccounts(default_journal())
+        self.store = RunningStore(self.threads)
         self._now = now
         self._stop_call = stop_call
         self._lock = threading.RLock()
@@ -112,13 +113,13 @@ class Programs:
 
     def thread_snapshot(self, program: str, store: str, thread: str) -> dict[str, Any] | None:
         """The account that a checkpoint made now is to carry."""
-        return self.threads.snapshot(program, ThreadRef(store, thread))
+        return self.threads.snapshot(program, store, thread)
 
     def thread_written(
         self, program: str, store: str, thread: str, checkpoint: str, calls: int
     ) -> None:
         """A graph run has made a checkpoint."""
-        self.threads.written(program, ThreadRef(store, thread), checkpoint, calls)
+        self.threads.written(program, (store, thread), checkpoint, calls)
 
     # -- calls --------------------------------------------------------------------------------
 

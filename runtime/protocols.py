@@ -226,10 +226,6 @@ class ThreadStore(Protocol):
         """The account of a thread that runs; None of one that does not."""
         ...
 
-    def is_known_saved(self, store: str, thread: str) -> bool:
-        """Whether :meth:`saved` was told before; never blocks."""
-        ...
-
     def saved(self, store: str, thread: str) -> None:
         """A checkpoint of the thread has been stored."""
         ...

@@ -12,6 +12,7 @@ from langgraph.types import Command, interrupt
 
 from autellix.integrations.checkpoint import KEY, AutellixSaver
 from autellix.integrations.checkpoint_provided import provided_saver
+from autellix.runtime.journal_durations import Durations
 
 from .checkpointing import WAIT_S, ProcessRun, account_of, invoke, on, process
 
@@ -299,8 +300,7 @@ def test_how_long_tools_take_survives(machine: Machine, saver: AutellixSaver) ->
             graph.invoke({"xs": []}, on("t"))
             account = account_of(graph, on("t"))
             assert account["tools"] == turns
-            buckets = account["tool_times"]["search"]["buckets"]
-            assert sum(count for _, count in buckets) == turns
+            assert len(Durations.from_wire(account["tool_times"]["search"])) == turns
 
 
 # ── deletion ─────────────────────────────────────────────────────────────────────────────────

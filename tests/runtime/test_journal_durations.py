@@ -21,12 +21,12 @@ def durations(values: list[float]) -> Durations:
 
 
 @given(several, st.floats(0, 1))
-def test_a_quantile_is_within_two_percent_of_a_value_that_came_in(
+def test_a_quantile_is_within_five_percent_of_a_value_that_came_in(
     values: list[float], share: float
 ) -> None:
     found = durations(values).quantile_s(share)
     exact = sorted(values)[int(share * (len(values) - 1))]
-    assert abs(found - exact) <= 0.0205 * exact
+    assert abs(found - exact) <= 0.0501 * exact
 
 
 @given(several, several)
@@ -54,7 +54,7 @@ def test_what_is_out_of_range_counts_at_the_border() -> None:
 
 def test_it_stays_small_whatever_came_in() -> None:
     made = durations([1e-6 * 1.0001**number for number in range(270_000)])
-    assert len(made.to_wire()["buckets"]) < 720
+    assert len(made.to_wire().split()) < 295
 
 
 def test_of_nothing_every_quantile_is_zero() -> None:
