@@ -1,7 +1,7 @@
 """The journal of threads: an append-only file of what their calls, tools and turns cost.
 
 One SQLite file, written by any number of processes at once (write-ahead log). An entry is keyed by
-store, thread and call, so that a call which is told of again counts once. What was appended outlives
+store, thread and call, so a call that is told of again counts once. What was appended outlives
 ``kill -9`` of the process; the last moments before a power failure may be lost, whole entries at a
 time.
 
