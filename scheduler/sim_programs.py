@@ -94,7 +94,7 @@ class SimProgram:
                 if not 0 <= parent < index:
                     raise InputError(
                         f"call {index} of program {name!r} has parent {parent}, which does not "
-                        "come before it; list parents before their children (a cycle has no such order)"
+                        "come before it; list parents before children (a cycle has no such order)"
                     )
                 self.children[parent].append(index)
 

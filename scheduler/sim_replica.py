@@ -13,8 +13,8 @@ What the vLLM adapter is to vLLM, this is to a modelled engine. One step, in ord
 
 Steps that are all alike are taken at once (a *stretch*): in between nobody comes, ends, changes
 level or lacks a block. Its end is computed, its duration is the closed sum of its steps', which
-grow by the KV they add. A call that comes in the middle of a stretch cuts it at the next step's end;
-until then nothing has been changed, so cutting costs nothing.
+grow by the KV they add. A call that comes in the middle of a stretch cuts it at the next step's
+end; until then nothing has been changed, so cutting costs nothing.
 
 A call that lost its seat computes its prompt and tokens again as far as the prefix cache does not
 have them (``recompute``), or loads that part over the host link (``swap``; the host's memory is not
@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from heapq import heappop, heappush
 from itertools import count
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal
 
 from autellix.errors import SettingsError
 
@@ -34,97 +34,11 @@ from .config import SchedulerConfig
 from .core import Scheduler
 from .engine_model import EngineModel
 from .live_call import LiveCall
-from .prefix_cache import BlockCache, CacheNode
-from .tickets import Receipt, Ticket
+from .prefix_cache import BlockCache
+from .sim_call import Ended, Order, ReplicaCall
+from .sim_generation import Generation, StepSeries
 
 Resume = Literal["recompute", "swap"]
-
-
-class ReplicaCall:
-    """A call on a simulated replica.
-
-    Attributes:
-        program: whose it is; the simulator's business.
-        index: which of its calls.
-        ticket: as given by the process table.
-        prompt_tokens, output_tokens: lengths.
-        known_tokens: leading part of its context that was computed before, by an earlier call of
-            its program or by itself.
-        tail: where its context ends in the replica's cache.
-        live: the core's view of it; None before it has entered.
-        rank: orders waiting calls; smaller runs first.
-        generated: tokens generated up to when it last lost its seat.
-        computed: tokens whose KV it had when it began to generate, or has so far in its prefill.
-        prefill_left: tokens of its context still to be computed; 0 while it generates.
-        admitted_blocks: whole blocks of its context when it was admitted; they are in the cache.
-        began_at, ends_at: the replica's count of steps when it began to generate and when it will
-            have all its tokens; ``ends_at`` is -1 while it does not generate.
-        cached_tokens: found in the cache when it was first admitted; -1 before.
-        swapped: whether its KV is in host memory.
-    """
-
-    __slots__ = (
-        "admitted_blocks",
-        "began_at",
-        "cached_tokens",
-        "computed",
-        "ends_at",
-        "generated",
-        "index",
-        "known_tokens",
-        "live",
-        "output_tokens",
-        "prefill_left",
-        "program",
-        "prompt_tokens",
-        "rank",
-        "swapped",
-        "tail",
-        "ticket",
-    )
-
-    def __init__(
-        self,
-        program: object,
-        index: int,
-        ticket: Ticket,
-        *,
-        output_tokens: int,
-        known_tokens: int,
-        tail: CacheNode,
-    ) -> None:
-        self.program = program
-        self.index = index
-        self.ticket = ticket
-        self.prompt_tokens = ticket.prompt_tokens
-        self.output_tokens = output_tokens
-        self.known_tokens = known_tokens
-        self.tail = tail
-        self.live: LiveCall | None = None
-        self.rank: float = 0
-        self.generated = 0
-        self.computed = 0
-        self.prefill_left = 0
-        self.admitted_blocks = 0
-        self.began_at = 0
-        self.ends_at = -1
-        self.cached_tokens = -1
-        self.swapped = False
-
-
-class Order(Protocol):
-    """An order of calls that takes the place of the core's rank, in the simulator alone."""
-
-    def __call__(self, call: ReplicaCall) -> float:
-        """The call's place: smaller runs first."""
-        ...
-
-
-class Ended(NamedTuple):
-    """A call that has ended, with what it cost."""
-
-    call: ReplicaCall
-    receipt: Receipt
 
 
 class Replica:
@@ -184,11 +98,7 @@ class Replica:
         self._waiting: list[tuple[float, int, ReplicaCall]] = []
         self._ties = count()
         self._running: dict[ReplicaCall, None] = {}
-        self._finishing: list[tuple[int, int, ReplicaCall]] = []
-        self._generating = 0
-        # How many of them need a new block at the steps whose count has this remainder.
-        self._phases = [0] * model.block_tokens
-        self._kv_tokens = 0
+        self._generation = Generation(model.block_tokens)
         self._prefills: list[ReplicaCall] = []
         self._chunks: list[int] = []
         self._joining: list[LiveCall] = []
@@ -196,8 +106,7 @@ class Replica:
         self._link_s = 0.0
         # The step or stretch under way.
         self._start_s = 0.0
-        self._first_s = 0.0
-        self._growth_s = 0.0
+        self._series = StepSeries()
         self._planned = 0
 
     # What the simulator tells.
@@ -266,38 +175,34 @@ class Replica:
             self._dropping = []
         self.stretches += 1
         self._start_s = now
-        self.ends_s = now + self._lasts(self._planned)
+        self.ends_s = now + self._series.lasts(self._planned)
         return self.ends_s
 
     def cut(self, now: float) -> bool:
         """End the stretch under way with the step that runs now; whether it ends sooner."""
-        steps = self._steps_until(now - self._start_s, self._planned)
+        steps = self._series.until(now - self._start_s, self._planned)
         if steps >= self._planned:
             return False
         self._planned = steps
-        self.ends_s = self._start_s + self._lasts(steps)
+        self.ends_s = self._start_s + self._series.lasts(steps)
         return True
 
     def complete(self, now: float) -> list[Ended]:
         """The step or stretch is over; the calls that ended with it."""
-        steps, generating = self._planned, self._generating
+        steps, generation = self._planned, self._generation
         self.ends_s = math.inf
         if not steps:
             return []
         self._planned = 0
-        if generating:
-            if steps > 1:
-                self.cache.take(self._blocks_to_generate(self.steps + 1, steps - 1))
-            self._kv_tokens += generating * steps
+        if steps > 1:
+            self.cache.take(generation.blocks(self.steps + 1, steps - 1))
+        generation.advance(steps)
         self.steps += steps
         self.busy_s += now - self._start_s
         self.core.charge(now, steps)
         ended = self._prefilled(steps, now) if self._prefills else []
-        finishing = self._finishing
-        while finishing and finishing[0][0] <= self.steps:
-            at, _, call = heappop(finishing)
-            if call.ends_at == at:
-                ended.append(self._end(call, now))
+        for call in generation.ended(self.steps):
+            ended.append(self._end(call, now))
         return ended
 
     def check(self) -> None:
@@ -306,10 +211,9 @@ class Replica:
         self.cache.check()
         model = self.model
         assert len(self._running) <= model.seats
-        assert self._generating == sum(c.ends_at >= 0 for c in self._running)
+        assert self._generation.calls == sum(c.ends_at >= 0 for c in self._running)
         tokens = sum(self._computed(c) for c in self._running if c.ends_at >= 0)
-        assert self._kv_tokens == tokens, "the KV of generating calls was miscounted"
-        assert sum(self._phases) == self._generating
+        assert self._generation.kv_tokens == tokens, "the KV of generating calls was miscounted"
         if not self._by_key:
             assert self.cache.available == model.blocks, "blocks were lost"
 
@@ -347,19 +251,19 @@ class Replica:
 
     def _room_to_generate(self, now: float) -> bool:
         """Take the blocks that this step's tokens need; whether calls had to stop for them."""
-        phase = self.steps % self.model.block_tokens
+        cache, generation = self.cache, self._generation
         short = False
-        while self._phases[phase] > self.cache.available:
+        while (due := generation.blocks_at(self.steps)) > cache.available:
             worst = max(self._running, key=self._place)
             self._stop(worst, now, "KV cache full")
             self._wait(worst)
             short = True
-        if self._phases[phase]:
-            self.cache.take(self._phases[phase])
+        if due:
+            cache.take(due)
         return short
 
     def _chunks_begun(self) -> list[int]:
-        budget = self.model.token_budget - self._generating
+        budget = self.model.token_budget - self._generation.calls
         chunks = []
         for call in self._prefills:
             chunks.append(min(call.prefill_left, budget))
@@ -372,7 +276,7 @@ class Replica:
         waiting = self._waiting
         if seats < 1 or not waiting:
             return
-        budget = self.model.token_budget - self._generating - sum(self._chunks)
+        budget = self.model.token_budget - self._generation.calls - sum(self._chunks)
         while waiting and seats > 0 and budget > 0:
             rank, _, call = waiting[0]
             live = call.live
@@ -457,14 +361,9 @@ class Replica:
         return Ended(call, receipt)
 
     def _leave_batch(self, call: ReplicaCall, computed: int) -> None:
-        size = self.model.block_tokens
         del self._running[call]
         if call.ends_at >= 0:
-            self._phases[(call.began_at - call.computed) % size] -= 1
-            self._generating -= 1
-            self._kv_tokens -= computed
-            call.generated += self.steps - call.began_at
-            call.ends_at = -1
+            self._generation.drop(call, self.steps)
         elif call.prefill_left:
             self._prefills.remove(call)
             self.prefilled_tokens -= call.prefill_left
@@ -522,50 +421,24 @@ class Replica:
                 begun.append(call)
                 continue
             call.generated += 1
-            left = call.output_tokens - call.generated
-            if not left:
+            if call.generated == call.output_tokens:
                 ended.append(self._end(call, now))
-                continue
-            call.began_at = self.steps
-            call.ends_at = self.steps + left
-            heappush(self._finishing, (call.ends_at, next(self._ties), call))
-            self._phases[(self.steps - call.computed) % self.model.block_tokens] += 1
-            self._generating += 1
-            self._kv_tokens += call.computed
+            else:
+                self._generation.begin(call, self.steps)
         self._prefills = begun
         return ended
 
     def _measure_step(self) -> None:
         """What the coming step takes, and by how much each further one like it takes longer."""
-        model, generating = self.model.step, self._generating
+        step, generation = self.model.step, self._generation
         prefill = sum(self._chunks)
-        kv_tokens = self._kv_tokens
+        kv_tokens = generation.kv_tokens
         for call in self._prefills:
             kv_tokens += call.computed
-        sequences = generating + len(self._prefills)
-        self._first_s = model.of(prefill, sequences, kv_tokens) + self._link_s
-        self._growth_s = model.d * (generating + prefill)
-
-    def _lasts(self, steps: int) -> float:
-        """Seconds of that many steps from the start of the stretch."""
-        return steps * self._first_s + self._growth_s * (steps * (steps - 1) // 2)
-
-    def _steps_until(self, seconds: float, most: int) -> int:
-        """The fewest steps, at least one, that last as long; at most ``most``."""
-        first, growth = self._first_s, self._growth_s
-        if seconds <= first:
-            return 1
-        if growth:
-            half = first - growth / 2
-            steps = math.ceil(2 * seconds / (half + math.sqrt(half * half + 2 * growth * seconds)))
-        else:
-            steps = math.ceil(seconds / first)
-        # The root is rounded; the sum decides.
-        while steps > 1 and self._lasts(steps - 1) >= seconds:
-            steps -= 1
-        while steps < most and self._lasts(steps) < seconds:
-            steps += 1
-        return min(steps, most)
+        sequences = generation.calls + len(self._prefills)
+        series = self._series
+        series.first_s = step.of(prefill, sequences, kv_tokens) + self._link_s
+        series.growth_s = step.d * (generation.calls + prefill)
 
     def _stretch(self, now: float, waiting: bool) -> int:
         """How many steps like the coming one follow each other before anything else happens."""
@@ -575,13 +448,11 @@ class Replica:
             if len(self._prefills) > 1 or left <= self._chunks[0]:
                 return 1
             most = min(most, (left - 1) // self._chunks[0])
-        finishing = self._finishing
-        while finishing and finishing[0][2].ends_at != finishing[0][0]:
-            heappop(finishing)
-        if finishing:
-            most = min(most, finishing[0][0] - self.steps)
-        if self._generating and most > 1:
-            most = self._steps_with_room(most)
+        end = self._generation.next_end()
+        if end is not None:
+            most = min(most, end - self.steps)
+        if most > 1:
+            most = self._generation.steps_with_room(self.steps, most, self.cache.available)
         if self._interval and most > 1:
             most = self._steps_without_policy(now, most, waiting)
         return most
@@ -599,32 +470,9 @@ class Replica:
         if quiet.steps < most:
             most = next_run(int(quiet.steps))
         for seconds in (quiet.service_s, quiet.time_s):
-            if seconds < self._lasts(most):
-                most = next_run(self._steps_until(seconds, most))
+            if seconds < self._series.lasts(most):
+                most = next_run(self._series.until(seconds, most))
         return most
-
-    def _blocks_to_generate(self, first: int, steps: int) -> int:
-        """Blocks that generating calls take in the steps of these counts."""
-        size, phases = self.model.block_tokens, self._phases
-        rounds, rest = divmod(steps, size)
-        blocks = rounds * self._generating
-        for count_ in range(first, first + rest):
-            blocks += phases[count_ % size]
-        return blocks
-
-    def _steps_with_room(self, most: int) -> int:
-        """Steps for which there are blocks; those of the first one are taken already."""
-        size, available = self.model.block_tokens, self.cache.available
-        if available >= self._generating * -(-(most - 1) // size):
-            return most
-        rounds, available = divmod(available, self._generating)
-        steps = 1 + rounds * size
-        while steps < most:
-            available -= self._phases[(self.steps + steps) % size]
-            if available < 0:
-                break
-            steps += 1
-        return min(steps, most)
 
 
 class _Room:

@@ -34,9 +34,10 @@ from .engine_model import EngineModel
 from .policies import policy_named
 from .prefix_cache import CacheNode
 from .process_table import ProcessTable
+from .sim_call import Order, ReplicaCall
 from .sim_orders import SimPolicy
 from .sim_programs import SimCall, SimProgram
-from .sim_replica import Order, Replica, ReplicaCall, Resume
+from .sim_replica import Replica, Resume
 from .tickets import Receipt, Ticket
 
 _ARRIVAL, _READY, _STEP = 0, 1, 2
@@ -316,8 +317,8 @@ class Simulation:
         if program.longest_context > self.model.blocks * self.model.block_tokens:
             raise InputError(
                 f"program {program.name!r} has a context of {program.longest_context} tokens, but "
-                f"a replica of {self.model.name} holds {self.model.kv_tokens}; leave the program out "
-                "or take a larger preset"
+                f"a replica of {self.model.name} holds {self.model.kv_tokens}; leave the program "
+                "out or take a larger preset"
             )
 
     def _ready(self, run: _Run, index: int, now: float) -> None:

@@ -1,0 +1,96 @@
+"""A call on a simulated replica, and the orders in which such calls may stand."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from .live_call import LiveCall
+from .prefix_cache import CacheNode
+from .tickets import Receipt, Ticket
+
+
+class ReplicaCall:
+    """A call on a simulated replica.
+
+    Attributes:
+        program: whose it is; the simulator's business.
+        index: which of its calls.
+        ticket: as given by the process table.
+        prompt_tokens, output_tokens: lengths.
+        known_tokens: leading part of its context that was computed before, by an earlier call of
+            its program or by itself.
+        tail: where its context ends in the replica's cache.
+        live: the core's view of it; None before it has entered.
+        rank: orders waiting calls; smaller runs first.
+        generated: tokens generated up to when it last lost its seat.
+        computed: tokens whose KV it had when it began to generate, or has so far in its prefill.
+        prefill_left: tokens of its context still to be computed; 0 while it generates.
+        admitted_blocks: whole blocks of its context when it was admitted; they are in the cache.
+        began_at, ends_at: the replica's count of steps when it began to generate and when it will
+            have all its tokens; ``ends_at`` is -1 while it does not generate.
+        cached_tokens: found in the cache when it was first admitted; -1 before.
+        swapped: whether its KV is in host memory.
+    """
+
+    __slots__ = (
+        "admitted_blocks",
+        "began_at",
+        "cached_tokens",
+        "computed",
+        "ends_at",
+        "generated",
+        "index",
+        "known_tokens",
+        "live",
+        "output_tokens",
+        "prefill_left",
+        "program",
+        "prompt_tokens",
+        "rank",
+        "swapped",
+        "tail",
+        "ticket",
+    )
+
+    def __init__(
+        self,
+        program: object,
+        index: int,
+        ticket: Ticket,
+        *,
+        output_tokens: int,
+        known_tokens: int,
+        tail: CacheNode,
+    ) -> None:
+        self.program = program
+        self.index = index
+        self.ticket = ticket
+        self.prompt_tokens = ticket.prompt_tokens
+        self.output_tokens = output_tokens
+        self.known_tokens = known_tokens
+        self.tail = tail
+        self.live: LiveCall | None = None
+        self.rank: float = 0
+        self.generated = 0
+        self.computed = 0
+        self.prefill_left = 0
+        self.admitted_blocks = 0
+        self.began_at = 0
+        self.ends_at = -1
+        self.cached_tokens = -1
+        self.swapped = False
+
+
+class Order(Protocol):
+    """An order of calls that takes the place of the core's rank, in the simulator alone."""
+
+    def __call__(self, call: ReplicaCall) -> float:
+        """The call's place: smaller runs first."""
+        ...
+
+
+class Ended(NamedTuple):
+    """A call that has ended, with what it cost."""
+
+    call: ReplicaCall
+    receipt: Receipt
