@@ -164,7 +164,8 @@ def engine_model(name: str, seats: int | None = None) -> EngineModel:
 
 def run_command(main: Callable[[Sequence[str]], None]) -> None:
     """Run a command; what is wrong with its options is said in a paragraph, with exit code 2."""
-    # Millions of small objects and no cycles among them: looking for some takes a fifth of the time.
+    # Millions of small objects and no cycles among them: looking for some takes a fifth of the
+    # time.
     gc.set_threshold(200_000, 50, 50)
     try:
         main(sys.argv[1:])

@@ -2,10 +2,11 @@
 
 ``sharegpt``, ``bfcl`` and ``lats`` have the means that the paper's evaluation gives: calls a
 program 6.66 (at most 80), 10.75 (at most 70) and 159.7; prompt tokens a call 256, 735 and 467;
-generated tokens a call 277, 34 and 73. The prompt tokens are taken as those that a call adds to what
-its program has in some context already; the paper does not say so. The shapes are those of recorded
-programs: chats are long-tailed, function-calling agents are much alike, a tree search is solved
-early or runs to its limit. ``swe-agent``, ``coding`` and ``tot`` have the means of such records.
+generated tokens a call 277, 34 and 73. The prompt tokens are taken as those that a call adds to
+what its program has in some context already; the paper does not say so. The shapes are those of
+recorded programs: chats are long-tailed, function-calling agents are much alike, a tree search is
+solved early or runs to its limit. ``swe-agent``, ``coding`` and ``tot`` have the means of such
+records.
 """
 
 from __future__ import annotations
