@@ -47,8 +47,8 @@ def long_tailed_programs(count: int, rate: float, seed: int) -> list[ProgramSpec
     """Programs whose lengths are long-tailed, arriving as a Poisson process.
 
     Two of three are chains (chats, ReAct agents): a Pareto number of calls with shape 1.1, at most
-    30. One of three is a tree search: rounds of three calls at once, joined by the next round.
-    Output lengths are log-normal (median 27 tokens), prompts grow by 30 to 150 tokens a call.
+    16. One of three is a tree search: rounds of three calls at once, joined by the next round.
+    Output lengths are log-normal (median 20 tokens), prompts grow by 30 to 150 tokens a call.
 
     Args:
         rate: arrivals per second; ``inf`` lets all arrive at once.
@@ -57,11 +57,11 @@ def long_tailed_programs(count: int, rate: float, seed: int) -> list[ProgramSpec
     programs, at_s = [], 0.0
     for number in range(count):
         at_s += rng.expovariate(rate) if rate != float("inf") else 0.0
-        length = max(1, min(30, int(rng.paretovariate(1.1))))
+        length = max(1, min(16, int(rng.paretovariate(1.1))))
         calls: list[CallSpec] = []
 
         def add(parents: tuple[int, ...], calls: list[CallSpec] = calls) -> int:
-            output = max(4, min(300, int(rng.lognormvariate(3.3, 0.9))))
+            output = max(4, min(200, int(rng.lognormvariate(3.0, 0.9))))
             new = rng.randint(30, 150)
             calls.append(CallSpec(parents=parents, new_tokens=new, output_tokens=output))
             return len(calls) - 1
