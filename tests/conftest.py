@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 
@@ -23,6 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """The tests' settings are their own, whatever the shell has."""
     for name in [name for name in os.environ if name.startswith("AUTELLIX_")]:
         del os.environ[name]
+    state = tempfile.TemporaryDirectory(prefix="autellix-state-")
+    config.add_cleanup(state.cleanup)
+    os.environ["XDG_STATE_HOME"] = state.name  # the journal of threads lies there
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
