@@ -15,11 +15,11 @@ from typing import Any, cast
 from pydantic import ValidationError
 from starlette.datastructures import State
 
-from autellix.errors import CallError
+from autellix.errors import AutellixError, CallError
 
 from ..scheduler.tickets import Ticket
 from .call_errors import call_error
-from .engine_front import EngineFront, ReceiptSink, engine_front
+from .engine_front import EngineFront, ReceiptSink, engine_front, errors_of_call
 from .openai_application import openai_application
 from .protocols import Engine
 from .vllm_names import (
@@ -78,9 +78,11 @@ class ChatService:
         Raises:
             CallError: the request was refused; ContextLengthError where it is too long.
         """
+        errors: list[AutellixError] = []
+        errors_of_call.set(errors)
         reply = await self._create({**body, "stream": False}, ticket)
         if not isinstance(reply, ChatCompletionResponse):
-            raise _refused(reply)
+            raise _refused(reply, errors)
         return reply.model_dump(mode="json", exclude_none=True)
 
     async def stream(
@@ -88,9 +90,11 @@ class ChatService:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Answer in chunks of the OpenAI form; the last one carries the usage."""
         options = {"stream": True, "stream_options": {"include_usage": True}}
+        errors: list[AutellixError] = []
+        errors_of_call.set(errors)
         events = await self._create({**body, **options}, ticket)
         if not hasattr(events, "__anext__"):
-            raise _refused(events)
+            raise _refused(events, errors)
         try:
             async for event in events:
                 data = event.removeprefix("data: ").strip()
@@ -98,7 +102,8 @@ class ChatService:
                     break
                 chunk = json.loads(data)
                 if "error" in chunk:
-                    raise call_error(chunk["error"].get("message", data))
+                    said = call_error(chunk["error"].get("message", data))
+                    raise errors[0] if errors else said
                 yield chunk
         finally:
             await events.aclose()
@@ -129,7 +134,9 @@ def _problems(cause: ValidationError | TypeError) -> str:
     return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
 
 
-def _refused(reply: Any) -> CallError:
+def _refused(reply: Any, errors: list[AutellixError]) -> AutellixError:
+    if errors:
+        return errors[0]
     if isinstance(reply, ErrorResponse):
         return call_error(reply.error.message)
     return CallError(f"The engine's front end gave an unexpected reply: {type(reply).__name__}.")

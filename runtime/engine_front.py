@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
+
+from autellix.errors import AutellixError
 
 from ..scheduler.tickets import Receipt, Ticket
 from .guided import bounded_whitespace
@@ -17,6 +20,9 @@ from .vllm_names import AsyncLLM, EngineClient, RequestOutput, SamplingParams
 log = logging.getLogger("autellix")
 
 ReceiptSink = Callable[[Receipt], None]
+
+# vLLM's front end turns what its engine raises into words; a list that is set here gets the error.
+errors_of_call: ContextVar[list[AutellixError] | None] = ContextVar("errors_of_call", default=None)
 
 
 def _ignore(receipt: Receipt) -> None:
@@ -90,6 +96,10 @@ class EngineFront(EngineClient):
                     if served is not None and chunk.output.finished:
                         served.answered(ticket.call)
                 yield chunk.output
+        except AutellixError as error:
+            if (heard := errors_of_call.get()) is not None:
+                heard.append(error)
+            raise
         finally:
             await stream.aclose()
             if receipt is None:

@@ -254,12 +254,13 @@ class Session:
         """Calls that were given up a moment ago still tell what they cost."""
 
         async def ended() -> None:
-            while self._stops:
-                await asyncio.sleep(_LOOK_AGAIN_S)
-            await self.host.chat.settled()
+            async with asyncio.timeout(_RECEIPTS_TIMEOUT_S):
+                while self._stops:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+                await self.host.chat.settled()
 
         with contextlib.suppress(TimeoutError, AutellixError):
-            self.loop.run(asyncio.wait_for(ended(), _RECEIPTS_TIMEOUT_S))
+            self.loop.run(ended())
 
     def close(self) -> None:
         """Write the trace and stop the engine if it is this session's own; safe to call twice."""

@@ -191,6 +191,8 @@ class VllmReplica:
 
     async def abort(self, call_id: str) -> Receipt | None:
         """See ``Engine.abort``."""
+        if self._stopped:
+            return None
         await self.llm.abort(call_id)
         wire = await self._ask("autellix_receipt", call_id)
         if wire is None:
@@ -214,7 +216,8 @@ class VllmReplica:
             )
 
     async def _ask(self, method: str, *args: Any) -> Any:
-        if self.llm.errored:
+        """Call the engine core; None where it is not there any more."""
+        if self._stopped or self.llm.errored:
             return None
         return await self.llm.engine_core.call_utility_async(method, *args)
 

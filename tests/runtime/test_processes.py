@@ -354,6 +354,7 @@ def test_stopping_and_draining_an_engine_keep_the_contract(runs: Runs) -> None:
     code, out, err = runs.run("stops.py")
     runs.check_gone()
     assert code == 0, err
+    assert err == ""
     answered, refused, stopped, gone = out.strip().split("|")
     assert answered == "True"
     assert "no new calls" in refused
