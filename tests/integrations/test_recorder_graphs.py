@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
 import pytest
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -176,3 +180,48 @@ def test_the_functional_api_forks_and_joins(world: World, loop: str, kind: str) 
     assert world.seen.edges() == dag("plan>t0 plan>t1 plan>t2 t0>mid t1>mid t2>mid mid>fin")
     assert world.seen.nodes()["mid"] in ("work", "awork")
     assert world.seen.nodes()["fin"] in ("program", "aprogram")
+
+
+def test_a_supervisor_and_its_workers_are_one_chain(world: World, mode: str) -> None:
+    worker = chain_of(think=world.node("w1"), write=world.node("w2")).compile()
+
+    def decide(state: State) -> Command:
+        world.call(f"s{state['i']}")
+        return Command(goto="worker" if state["i"] == 0 else END, update={"i": state["i"] + 1})
+
+    async def adecide(state: State) -> Command:
+        await world.acall(f"s{state['i']}")
+        return Command(goto="worker" if state["i"] == 0 else END, update={"i": state["i"] + 1})
+
+    graph = StateGraph(State)
+    graph.add_node("supervisor", world.both(decide, adecide), destinations=("worker", END))
+    graph.add_node("worker", worker)
+    graph.add_edge(START, "supervisor").add_edge("worker", "supervisor")
+    world.run(graph.compile(), {"i": 0}, mode)
+    assert world.seen.edges() == dag("s0>w1 w1>w2 w2>s1")
+    assert len(world.seen.programs()) == 1
+
+
+def test_agents_of_a_swarm_hand_over_to_each_other(world: World, mode: str) -> None:
+    def agent(name: str, next_: str) -> Any:
+        """A graph whose last node hands over to another agent of the graph around it."""
+        hand_over = Command(goto=next_, graph=Command.PARENT)
+
+        def leave(state: State) -> Command:
+            world.call(f"{name} hands over")
+            return hand_over
+
+        async def aleave(state: State) -> Command:
+            await world.acall(f"{name} hands over")
+            return hand_over
+
+        return chain_of(think=world.node(name), leave=world.both(leave, aleave)).compile()
+
+    swarm = StateGraph(State)
+    swarm.add_node("alice", agent("alice", "bob"), destinations=("bob",))
+    swarm.add_node("bob", agent("bob", "carol"), destinations=("carol",))
+    swarm.add_node("carol", world.node("carol"))
+    world.run(swarm.add_edge(START, "alice").compile(), {"xs": []}, mode)
+    names = ["alice", "alice hands over", "bob", "bob hands over", "carol"]
+    assert world.seen.edges() == Counter(pairwise(names))
+    assert world.seen.outcomes()[-1][1] == "done"
