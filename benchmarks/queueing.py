@@ -91,8 +91,16 @@ def main() -> None:
                     f"makespan {cell['makespan_s']:.1f} s, {cell['preemptions']} preemptions",
                     flush=True,
                 )
+            # After every repeat: what an interrupted run has measured is not lost.
+            write_result(args.json, result_of(args, offline, capacity, cells))
     finally:
         host.stop()
+
+
+def result_of(
+    args: argparse.Namespace, offline: dict[str, Any], capacity: float, cells: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Everything measured so far, with the medians per policy."""
     medians = {
         policy: {
             key: statistics.median(c[key] for c in cells if c["policy"] == policy)
@@ -100,16 +108,13 @@ def main() -> None:
         }
         for policy in args.policies.split(",")
     }
-    write_result(
-        args.json,
-        result_document(
-            load=args.load,
-            seats=args.seats,
-            capacity_programs_per_s=capacity,
-            offline=offline,
-            medians=medians,
-            cells=cells,
-        ),
+    return result_document(
+        load=args.load,
+        seats=args.seats,
+        capacity_programs_per_s=capacity,
+        offline=offline,
+        medians=medians,
+        cells=cells,
     )
 
 

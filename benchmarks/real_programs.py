@@ -48,7 +48,7 @@ def long_tailed_programs(count: int, rate: float, seed: int) -> list[ProgramSpec
 
     Two of three are chains (chats, ReAct agents): a Pareto number of calls with shape 1.1, at most
     16. One of three is a tree search: rounds of three calls at once, joined by the next round.
-    Output lengths are log-normal (median 20 tokens), prompts grow by 30 to 150 tokens a call.
+    Output lengths are log-normal (median 15 tokens), prompts grow by 20 to 80 tokens a call.
 
     Args:
         rate: arrivals per second; ``inf`` lets all arrive at once.
@@ -61,8 +61,8 @@ def long_tailed_programs(count: int, rate: float, seed: int) -> list[ProgramSpec
         calls: list[CallSpec] = []
 
         def add(parents: tuple[int, ...], calls: list[CallSpec] = calls) -> int:
-            output = max(4, min(200, int(rng.lognormvariate(3.0, 0.9))))
-            new = rng.randint(30, 150)
+            output = max(4, min(120, int(rng.lognormvariate(2.7, 0.9))))
+            new = rng.randint(20, 80)
             calls.append(CallSpec(parents=parents, new_tokens=new, output_tokens=output))
             return len(calls) - 1
 
