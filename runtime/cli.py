@@ -229,6 +229,9 @@ def doctor(
     raise typer.Exit(code)
 
 
+_TYPERS_OWN = (typer.Exit, typer.Abort)
+
+
 class _plain_errors:
     """Turns our errors into one paragraph on stderr and an exit code."""
 
@@ -241,10 +244,16 @@ class _plain_errors:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(INTERRUPTED) from None
-        if not isinstance(error, AutellixError) or self.debug:
+        if self.debug or not isinstance(error, Exception) or isinstance(error, _TYPERS_OWN):
             return
+        text = str(error)
+        if not isinstance(error, AutellixError):
+            text = (
+                f"{type(error).__name__}: {text}. Nobody expected this; --debug shows where it "
+                "comes from."
+            )
         Console(stderr=True).print(
-            f"[bold red]error:[/bold red] {_escape(str(error))}", soft_wrap=False, highlight=False
+            f"[bold red]error:[/bold red] {_escape(text)}", soft_wrap=False, highlight=False
         )
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,7 +146,30 @@ def test_debug_lets_the_error_out(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("code", [0, 1, 3, 130])
 def test_the_runs_code_is_the_commands(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(run_command, "run_request", lambda *given: code)
+    monkeypatch.setattr(os, "_exit", sys.exit)  # where threads are left, as they may be here
     assert call("run", "agent.py").exit_code == code
+
+
+def test_an_interrupted_run_does_not_wait_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(run_command, "run_request", lambda *given: 130)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    release = threading.Event()
+    left = threading.Thread(target=release.wait)
+    left.start()
+    call("run", "agent.py")
+    release.set()
+    left.join()
+    assert ended == [130]
+
+
+def test_what_nobody_expected_is_one_paragraph_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_command, "run_request", raising(RuntimeError("odd [thing]")))
+    result = call("run", "agent.py")
+    assert result.exit_code == 1
+    assert result.output.startswith("error: RuntimeError: odd [thing]")
+    assert "--debug" in result.output
+    assert isinstance(call("run", "agent.py", "--debug").exception, RuntimeError)
 
 
 def test_an_interruption_before_the_run_has_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
