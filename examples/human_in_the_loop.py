@@ -5,9 +5,9 @@
     autellix run examples/human_in_the_loop.py \
         --checkpointer sqlite:letters.db --thread-id letter-1 --resume '"approve"'
 
-Each input is ``{"topic": "..."}`` and runs on a thread of its own: letter-1, letter-2 and so on. The
-answer is ``approve``, or what to change. While the person thinks the program holds nothing; when it
-goes on it has its place in the schedule again.
+Each input is ``{"topic": "..."}`` and runs on a thread of its own: letter-1, letter-2 and so on.
+The answer is ``approve``, or what to change. While the person thinks the program holds nothing; it
+goes on with the place in the schedule that it had.
 """
 
 from __future__ import annotations
