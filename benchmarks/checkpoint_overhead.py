@@ -5,8 +5,8 @@
 Both sides put the same checkpoints (a conversation of 20 to 30 messages) into stores of their own,
 each checkpoint first on one side and then on the other, the first side changing every time. The
 wrapped side is a running thread with a finished call between any two checkpoints, so its account is
-made anew for each; making it counts, the call's own entry in the journal does not (it is measured
-apart, as ``journal_append_us``). A put's figures are medians: its duration, and the processor time
+another one each time. What a finished call costs (booking its receipt: table, trace, account and its
+entry in the journal) is no part of a put and measured apart, as ``receipt_us``. A put's figures are medians: its duration, and the processor time
 that the process took for it, which a busy machine disturbs less.
 """
 
@@ -73,7 +73,7 @@ class Thread:
         for number in range(300):
             took_s = 0.3 * chance.lognormvariate(0.0, 0.5)
             threads.tool_finished(THREAD, f"x{number}", f"tool {number % TOOLS}", took_s)
-        self.append_s: list[float] = []
+        self.receipt_s: list[float] = []
 
     def call(self) -> None:
         """One more finished call."""
@@ -89,7 +89,7 @@ class Thread:
                 program=THREAD, call=call, service_s=0.1, wait_s=0.1, levels=(1,), preemptions=0
             )
         )
-        self.append_s.append(time.perf_counter() - began)
+        self.receipt_s.append(time.perf_counter() - began)
         self.programs.served(call)
         self.programs.call_ended(call, "done", None)
 
@@ -157,7 +157,7 @@ def sync_puts(folder: Path, puts: int) -> dict[str, Any]:
             result = asyncio.run(
                 measure(lambda *w: put(bare, *w), lambda *w: put(wrapped, *w), thread, puts)
             )
-            return {**result, "journal_append_us": statistics.median(thread.append_s) * 1e6}
+            return {**result, "receipt_us": statistics.median(thread.receipt_s) * 1e6}
         finally:
             thread.close()
 

@@ -65,7 +65,7 @@ class AutellixSaver(BaseCheckpointSaver[Any]):
         if inner is not self:
             self.inner = inner
             self._seen: OrderedDict[tuple[str, str], dict[str, Any]] = OrderedDict()
-            self._saved: set[str] = set()  # threads known to have a checkpoint
+            self._saved: set[Any] = set()  # threads known to have a checkpoint
 
     def __getattr__(self, name: str) -> Any:
         if name == "inner":
@@ -110,7 +110,7 @@ class AutellixSaver(BaseCheckpointSaver[Any]):
     def _read(self, found: CheckpointTuple | None, config: Config) -> CheckpointTuple | None:
         """A tuple as LangGraph is to see it, its account taken note of (2)."""
         if found is None:
-            self._saved.discard(_thread(config))
+            self._saved.discard(config["configurable"]["thread_id"])
             return None
         account = found.metadata.get(KEY)
         ours = [write[2] for write in found.pending_writes or () if write[1] == CHANNEL]
@@ -141,7 +141,7 @@ class AutellixSaver(BaseCheckpointSaver[Any]):
         return config, [(CHANNEL, account)], f"{CHANNEL}:{account['calls']}:{task_id}"
 
     def _forget(self, thread: str) -> None:
-        self._saved.discard(str(thread))
+        self._saved.discard(thread)
         for key in [key for key in self._seen if key[0] == str(thread)]:
             del self._seen[key]
 
@@ -174,9 +174,9 @@ def _put(self: AutellixSaver, config: Config, checkpoint: Any, metadata: Any, ne
     if KEY not in metadata:
         metadata = self._with_account(config, metadata, store_of(self.inner))
     result = self.inner.put(config, checkpoint, metadata, new)
-    thread = _thread(config)
+    thread = config["configurable"]["thread_id"]
     if thread not in self._saved:
-        thread_store().saved(store_of(self.inner), thread)
+        thread_store().saved(store_of(self.inner), str(thread))
         self._saved.add(thread)
     return result
 
@@ -187,10 +187,10 @@ async def _aput(
     if KEY not in metadata:
         metadata = self._with_account(config, metadata, await astore_of(self.inner))
     result = await self.inner.aput(config, checkpoint, metadata, new)
-    thread = _thread(config)
+    thread = config["configurable"]["thread_id"]
     if thread not in self._saved:
         store = await astore_of(self.inner)
-        await in_thread(thread_store().saved, store, thread)
+        await in_thread(thread_store().saved, store, str(thread))
         self._saved.add(thread)
     return result
 

@@ -217,6 +217,7 @@ class ThreadAccounts:
             ref = bound.ref if bound is not None else self._left.get(program)
             if bound is not None:
                 bound.book(entry)
+                bound.snapshot()  # made now: an event loop may wait where a checkpoint is made
         if ref is not None:
             self._journal(ref).append(ref, call, entry)
 
