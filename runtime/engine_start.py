@@ -50,8 +50,9 @@ def set_engine_environment(*, debug: bool) -> None:
     }
     if is_cpu_build():
         defaults["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(4, int(available_memory_gib() / 6))))
-        # Threads that wait by spinning starve each other as soon as anything else runs here.
-        defaults["OMP_WAIT_POLICY"] = "PASSIVE"
+        # Threads that spin for long starve each other as soon as anything else runs here; threads
+        # that never do are woken too late, hundreds of times a step. So they spin for some 20 us.
+        defaults["GOMP_SPINCOUNT"] = "20000"
         if cores() <= _FEW_CORES:
             defaults["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     for name, value in defaults.items():
