@@ -5,9 +5,10 @@
 Both sides put the same checkpoints (a conversation of 20 to 30 messages) into stores of their own,
 each checkpoint first on one side and then on the other, the first side changing every time. The
 wrapped side is a running thread with a finished call between any two checkpoints, so its account is
-another one each time. What a finished call costs (booking its receipt: table, trace, account and its
-entry in the journal) is no part of a put and measured apart, as ``receipt_us``. A put's figures are medians: its duration, and the processor time
-that the process took for it, which a busy machine disturbs less.
+another one each time. What a finished call costs (booking its receipt: table, trace, account and
+its entry in the journal) is no part of a put and measured apart, as ``receipt_us``. A put's
+figures are medians: its duration, and the processor time that the process took for it, which a
+busy machine disturbs less.
 """
 
 from __future__ import annotations
