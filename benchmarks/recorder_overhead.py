@@ -17,15 +17,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +30,7 @@ from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
 from autellix.integrations.recorder import Recorder
+from benchmarks.result_file import result_document, write_result
 
 SIZES = (10, 1_000, 10_000)
 TIMED = ("on_chain_start", "on_chain_end", "on_chat_model_start", "on_llm_end", "pin", "branch")
@@ -195,23 +190,6 @@ def measure(shape: Callable[[int], None], size: int, repeats: int) -> dict[str, 
     }
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    cpu = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        names = [li for li in info.read_text().splitlines() if li.startswith("model name")]
-        cpu = names[0].partition(":")[2].strip() if names else cpu
-    packages = ("langgraph", "langchain-core")
-    return {
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "python": platform.python_version(),
-        **{name: version(name) for name in packages},
-    }
-
-
 def main() -> None:
     """Measure, print, and write where asked."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -228,15 +206,8 @@ def main() -> None:
             figures = "  ".join(f"{key} {value:>6}" for key, value in cost.items())
             print(f"{name:22} {size:>7,}  {figures}")
     if options.json:
-        git = ["git", "rev-parse", "--short", "HEAD"]
-        document = {
-            "command": "python -m benchmarks.recorder_overhead " + " ".join(sys.argv[1:]),
-            "commit": subprocess.run(git, capture_output=True, text=True).stdout.strip(),
-            "machine": machine(),
-            "repeats": options.repeats,
-            "results": results,
-        }
-        options.json.write_text(json.dumps(document, indent=2) + "\n")
+        document = result_document(repeats=options.repeats, results=results)
+        write_result(options.json, document)
 
 
 if __name__ == "__main__":

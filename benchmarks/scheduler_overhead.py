@@ -19,10 +19,7 @@ import argparse
 import gc
 import json
 import os
-import platform
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -34,7 +31,6 @@ from typing import Any
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 import torch
-import vllm
 from vllm.config import CacheConfig, DeviceConfig, ModelConfig, VllmConfig
 from vllm.config import SchedulerConfig as VllmSchedulerConfig
 from vllm.sampling_params import SamplingParams
@@ -49,6 +45,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from autellix.scheduler.config import SchedulerConfig
 from autellix.scheduler.tickets import Ticket
 from autellix.scheduler.vllm_adapter import ProgramScheduler
+from benchmarks.result_file import result_document, write_result
 
 BLOCK = 16
 SEATS = 256
@@ -329,33 +326,6 @@ def time_block(
     )
 
 
-def machine() -> dict[str, Any]:
-    """Processor, cores and versions."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text().splitlines()
-        model = next((x.split(":")[1].strip() for x in lines if x.startswith("model name")), model)
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "vllm": vllm.__version__,
-    }
-
-
-def commit() -> str:
-    """The commit measured, marked when the scheduler differs from it."""
-    root = Path(__file__).resolve().parent.parent
-
-    def git(*args: str) -> str:
-        done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    changed = git("status", "--porcelain", "--", "scheduler", "benchmarks/scheduler_overhead.py")
-    return git("rev-parse", "HEAD") + ("+changes" if changed else "")
-
-
 def main() -> None:
     """Measure, print a table and write the raw figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
@@ -391,16 +361,8 @@ def main() -> None:
                     flush=True,
                 )
     if args.json:
-        document = {
-            "command": "python -m benchmarks.scheduler_overhead " + " ".join(sys.argv[1:]),
-            "commit": commit(),
-            "machine": machine(),
-            "goal": GOAL,
-            "summary": summary,
-            "runs": [asdict(run) for run in runs],
-        }
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(document, indent=1) + "\n")
+        measured = [asdict(run) for run in runs]
+        write_result(args.json, result_document(goal=GOAL, summary=summary, runs=measured))
 
 
 if __name__ == "__main__":
