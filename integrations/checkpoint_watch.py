@@ -91,8 +91,7 @@ class CheckpointWatch:
             is_turn=place is not None and place[1],
         )
         earlier = self._keeper.thread_loaded(program, load)
-        if earlier is not None:
-            self._tracker.start_from(state.run_id, earlier, anew=not state.nested)
+        self._tracker.start_from(state.run_id, earlier, anew=not state.nested)
 
     def _making(self, state: private.LoopState, saver: AutellixSaver, program: str) -> None:
         store = store_of(saver.inner)

@@ -18,15 +18,17 @@ class Program:
         turns: root runs and ambient scopes of it that are open now.
         lasting: a thread, whose next turn may come; else it is dropped at its end.
         calls: its open calls.
+        loaded: a graph of it has gone on from a checkpoint, or could have.
     """
 
-    __slots__ = ("calls", "frontier", "id", "lasting", "turns")
+    __slots__ = ("calls", "frontier", "id", "lasting", "loaded", "turns")
 
     def __init__(self, id: str, *, lasting: bool) -> None:
         self.id = id
         self.lasting = lasting
         self.frontier: Frontier = EMPTY
         self.turns = 0
+        self.loaded = False
         self.calls: dict[UUID, Run] = {}
 
     def begin(self, owner: Owner, outer: Strand | None) -> Strand:

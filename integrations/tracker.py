@@ -279,21 +279,26 @@ class Tracker:
         run = self._runs.get(run_id)
         return None if run is None else (run.program.id, run.root)
 
-    def start_from(self, run_id: UUID, earlier: frozenset[str], *, anew: bool) -> None:
-        """What the next calls of a graph run, which has made none, depend on.
+    def start_from(self, run_id: UUID, earlier: frozenset[str] | None, *, anew: bool) -> None:
+        """What the next calls of a graph run that has loaded a checkpoint depend on.
 
         Args:
-            earlier: ids that the observer knows.
-            anew: on nothing else; without, on what they depended on before as well.
+            earlier: ids that the observer knows; None leaves it as it is.
+            anew: on nothing else; without, on what they depended on before as well. The first
+                thread of a program follows what the program did before in any case.
         """
         with self._lock:
             run = self._runs.get(run_id)
             if run is None:
                 return
             strand, program = run.strand, run.program
-            if anew and not strand.made:
+            first, program.loaded = not program.loaded, True
+            if earlier is None:
+                return
+            if anew and not (first and strand.made):
                 strand.replace(strand.pinned(), earlier)
-                strand.entry = earlier
+                if not strand.made:
+                    strand.entry = earlier
                 if run.root and program.turns == 1:
                     program.frontier = earlier
             else:

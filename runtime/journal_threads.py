@@ -149,7 +149,7 @@ class ThreadAccounts:
             start_s = account.critical_path_s if snapshot is None else snapshot.critical_path_s
             if snapshot is not None:
                 account.at_least(snapshot)
-            tip = self._tips.get(ref)
+            tip = self._tips.get(ref) if bound is None else bound.tip
             continues = known and tip is not None and tip == (load.checkpoint, account.calls)
             if bound is None:
                 bound = self._bound[program] = BoundThread(ref=ref, account=account)

@@ -287,6 +287,24 @@ def test_a_scope_that_runs_a_thread_goes_on_with_it(machine: Machine, saver: Aut
             assert account_of(graph, on("t"))["calls"] == done + 1
 
 
+def test_turns_and_forks_inside_a_scope(machine: Machine, saver: AutellixSaver) -> None:
+    from autellix.runtime.program_scope import program
+
+    with machine.process() as run, program("agent") as scope:
+        run.call(16.0)
+        graph = run.chain(a=(1.0,), b=(2.0,)).compile(checkpointer=saver)
+        for _ in range(2):
+            graph.invoke({"xs": []}, on("t"))
+        assert run.attained() == [0.0, 16.0, 17.0, 19.0, 20.0]
+        assert scope.id is not None
+        dag = run.session.record.dag(scope.id)
+        assert not dag.earlier  # each turn follows the one before
+        assert dag.critical_path() == [ticket.call for ticket in run.tickets]
+        before_b = next(s for s in graph.get_state_history(on("t")) if s.next == ("b",))
+        graph.invoke(None, before_b.config)
+        assert run.attained()[-1] == 20.0
+
+
 def test_how_long_tools_take_survives(machine: Machine, saver: AutellixSaver) -> None:
     @tool
     def search(query: str) -> str:
