@@ -38,9 +38,12 @@ AGENT = """
 
     def stopped(state):
         MODEL.invoke("2.0")
-        if not os.path.exists("stopped"):
-            open("stopped", "w").close()
-            os.kill(os.getpid(), signal.SIGINT)  # a person presses Ctrl-C now
+        try:
+            os.close(os.open("stopped", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            pass
+        else:  # a person presses Ctrl-C now, once for all programs
+            os.kill(os.getpid(), signal.SIGINT)
         return {"xs": ["2.0"]}
 
     def ask(state):
