@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from autellix.errors import AutellixError, UsageError
+from autellix.errors import AutellixError, SettingsError, UsageError
 
 from .interrupts import INTERRUPTED
 
@@ -255,7 +255,7 @@ class _plain_errors:
         Console(stderr=True).print(
             f"[bold red]error:[/bold red] {_escape(text)}", soft_wrap=False, highlight=False
         )
-        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+        raise typer.Exit(2 if isinstance(error, UsageError | SettingsError) else 1) from None
 
 
 def _escape(text: str) -> str:

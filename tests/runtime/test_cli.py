@@ -75,7 +75,7 @@ def test_model_names_add_up_and_must_be_pairs(asked: Asked) -> None:
     call("run", "agent.py", "--model-map", "gpt-4o=small", "--model-map", "o3=small")
     assert asked[0][1].model_map == {"gpt-4o": "small", "o3": "small"}
     result = call("run", "agent.py", env={"AUTELLIX_MODEL_MAP": "gpt-4o="})
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "--model-map takes NAME=TARGET" in result.output
 
 
