@@ -103,8 +103,8 @@ def test_every_option_can_be_a_variable_and_the_command_line_wins(asked: Asked) 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--policy", "lifo"), 1, "no policy 'lifo'"),
-        (("--engine-arg", "oops"), 1, "KEY=VALUE"),
+        (("--policy", "lifo"), 2, "no policy 'lifo'"),
+        (("--engine-arg", "oops"), 2, "KEY=VALUE"),
         (("--concurrency", "0"), 2, "concurrency"),
         (("--polcy", "plas"), 2, "polcy"),
     ],
