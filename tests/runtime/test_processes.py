@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,8 +28,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTED_WITHIN_S, ENDED_WITHIN_S, GONE_WITHIN_S = 90.0, 30.0, 15.0
-# Words of vLLM's and torch's own logs, of which none may come to the terminal.
-ENGINE_WORDS = ("INFO", "WARNING", "EngineCore", "vllm", "Triton", "Loading", "Traceback")
+# What vLLM's and torch's own logs look like, of which nothing may come to the terminal.
+ENGINE_WORDS = re.compile(
+    r"(INFO|WARNING|ERROR) \d\d-\d\d|EngineCore|vllm|Triton|Loading|Traceback"
+)
 
 
 class Runs:
@@ -187,7 +190,7 @@ def test_a_plain_script_without_a_guard_runs_once_and_leaves_nothing(runs: Runs)
     first, answer = out.splitlines()
     assert first == "top level of __main__"
     assert "Paris" in answer
-    assert not [word for word in ENGINE_WORDS if word in err]
+    assert not ENGINE_WORDS.findall(err), err
     (program,) = runs.document()["programs"]
     (call,) = program["calls"]
     assert (program["status"], call["node"], call["status"]) == ("done", "reply", "done")
@@ -226,7 +229,7 @@ def test_ctrl_c_stops_the_run_writes_the_trace_and_leaves_nothing(runs: Runs) ->
     assert [program["status"] for program in programs] == ["cancelled", "cancelled"]
     assert {program["calls"][-1]["status"] for program in programs} == {"aborted"}
     assert "2 cancelled" in err
-    assert not [word for word in ENGINE_WORDS if word in err]
+    assert not ENGINE_WORDS.findall(err), err
 
 
 def test_nothing_outlives_a_run_that_is_killed(runs: Runs) -> None:
@@ -301,7 +304,7 @@ def test_an_unknown_model_is_one_paragraph(runs: Runs) -> None:
     assert "error: There is no model 'nosuch/model'" in told
     assert "--model" in told
     assert "Traceback" not in err
-    assert not [word for word in ENGINE_WORDS[:3] if word in err]
+    assert not re.findall(r"(INFO|WARNING) \d\d-\d\d|EngineCore", err), err
 
 
 @pytest.mark.slow

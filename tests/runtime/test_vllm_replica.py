@@ -54,7 +54,9 @@ class TestVllmReplica(EngineContract):
 
 
 def arguments(**given: Any) -> Any:
-    return vllm_replica.engine_args("some/model", given, SchedulerConfig(), served_name="name")
+    # A folder that is there: offline, vLLM looks a name up in the hub's cache at once.
+    model = str(Path(__file__).parent)
+    return vllm_replica.engine_args(model, given, SchedulerConfig(), served_name="name")
 
 
 def test_what_was_given_wins_over_the_defaults() -> None:
