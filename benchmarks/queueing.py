@@ -6,9 +6,8 @@ The capacity is measured first: the rate at which ``fcfs`` (with prefix caching 
 finishes the first three quarters of the programs when all are there at the start; the last ones
 say how long the longest chain is, not how much the engine can do. The programs then arrive at
 ``--load`` times that rate. The policies take turns on one engine, ``--repeats`` times with other
-seeds; every
-policy sees the same programs and arrivals. A program's token latency is its response time / the
-tokens it generated, in seconds.
+seeds; every policy sees the same programs and arrivals. A program's token latency is its response
+time / the tokens it generated, in seconds.
 """
 
 from __future__ import annotations
