@@ -61,11 +61,14 @@ class EngineStats:
         running, waiting: calls with and without a seat.
         running_by_level, waiting_by_level: the same per level, best level first.
         call_levels: level (from 1) of every live call, by call id.
-        waiting_calls: ids of the live calls without a seat.
+        waiting_calls: ids of the live calls without a seat, in the order in which they get one.
+        preempted_calls: those of them that have had a seat and lost it.
+        call_tokens: output tokens so far of every live call that has some, by call id.
         kv_usage: share of the device KV cache in use, 0 to 1.
+        kv_host_usage: share of the host KV tier in use, 0 to 1; None where there is none.
         seats: how many calls can run at once.
         step_s: typical duration of an engine step, seconds; 0 before the first.
-        preemptions, promotions, demotions: totals since the start.
+        preemptions, promotions, demotions, swaps: totals since the start.
     """
 
     running: int = 0
@@ -74,12 +77,16 @@ class EngineStats:
     waiting_by_level: tuple[int, ...] = ()
     call_levels: Mapping[str, int] = field(default_factory=dict)
     waiting_calls: Sequence[str] = ()
+    preempted_calls: Sequence[str] = ()
+    call_tokens: Mapping[str, int] = field(default_factory=dict)
     kv_usage: float = 0.0
+    kv_host_usage: float | None = None
     seats: int = 0
     step_s: float = 0.0
     preemptions: int = 0
     promotions: int = 0
     demotions: int = 0
+    swaps: int = 0
 
 
 class Engine(Protocol):

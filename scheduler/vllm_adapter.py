@@ -164,13 +164,20 @@ class ProgramScheduler(AsyncScheduler):
     def autellix_stats(self) -> dict[str, Any]:
         """The replica's state now; the names are those of the runtime's ``EngineStats``."""
         core = self.core
+        waiting = sorted((c for c in core.calls.values() if not c.seated), key=core.rank)
+        tokens: dict[str, int] = {}
+        for call in core.calls.values():
+            if made := self.requests[call.key].num_output_tokens:
+                tokens[call.ticket.call] = tokens.get(call.ticket.call, 0) + made
         return {
             "running": sum(core.running_by_level),
             "waiting": sum(core.waiting_by_level),
             "running_by_level": list(core.running_by_level),
             "waiting_by_level": list(core.waiting_by_level),
             "call_levels": {c.ticket.call: c.level + 1 for c in core.calls.values()},
-            "waiting_calls": [c.ticket.call for c in core.calls.values() if not c.seated],
+            "waiting_calls": [c.ticket.call for c in waiting],
+            "preempted_calls": [c.ticket.call for c in waiting if c.started],
+            "call_tokens": tokens,
             "kv_usage": self.kv_cache_manager.usage,
             "seats": self.max_num_active_reqs,
             "step_s": core.measured_step_s,

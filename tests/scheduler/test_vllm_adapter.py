@@ -475,7 +475,10 @@ def test_stats_tell_where_everybody_is(engine: Callable[..., Engine]) -> None:
     assert stats["running_by_level"] == [1, 0, 0, 0]
     assert stats["waiting_by_level"] == [0, 0, 1, 0]
     assert stats["call_levels"] == {"a": 1, "b": 3}
-    assert stats["waiting_calls"] == ["b"]
+    assert (stats["waiting_calls"], stats["preempted_calls"]) == (["b"], [])
+    assert stats["call_tokens"] == {"a": 1}
+    one.add("c")
+    assert one.scheduler.autellix_stats()["waiting_calls"] == ["c", "b"], "in the queue's order"
     assert 0 < stats["kv_usage"] < 1
     for _ in range(20):
         one.step()
