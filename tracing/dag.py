@@ -32,14 +32,17 @@ class CallAttributes(TypedDict):
     A node of kind "earlier" is no call: it stands for those of earlier runs of the program, and its
     service is the length of their critical path.
 
-    ``place`` counts calls in the order they were added, which is a topological order. Times are
-    seconds since the run's start; ``service_s`` is 0 until the receipt is there.
+    ``place`` counts calls in the order they were added, which is a topological order.
+    ``superstep`` counts, from 0, those of the program in which calls were made: an edge of kind
+    "trigger" or "barrier" leads into a later one. Times are seconds since the run's start;
+    ``service_s`` is 0 until the receipt is there.
     """
 
     kind: NodeKind
     name: str
     node: str | None
     place: int
+    superstep: int
     start_s: float
     first_token_s: float | None
     end_s: float | None
@@ -154,6 +157,8 @@ class ProgramDag:
         for parent, edge_kind in parents:
             if parent not in self.graph.pred[call]:
                 self.graph.add_edge(parent, call, kind=edge_kind)
+                entered = self.call(parent)["superstep"] + (edge_kind != "order")
+                self.call(call)["superstep"] = max(self.call(call)["superstep"], entered)
         if kind == "llm":
             self.llm_calls += 1
             self._response.begin(start_s)
@@ -185,6 +190,7 @@ class ProgramDag:
             "name": name,
             "node": node,
             "place": len(self.graph),
+            "superstep": 0,
             "start_s": start_s,
             "first_token_s": None,
             "end_s": None,

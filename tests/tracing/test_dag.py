@@ -232,3 +232,22 @@ def test_a_call_in_a_long_program_touches_no_more_calls_than_in_a_short_one(monk
     assert set(per_call[1:]) == {per_call[1]}
     assert dag.critical_path_s == 2000.0
     assert len(dag.critical_path()) == 2000
+
+
+def test_edges_between_node_tasks_lead_into_a_later_superstep():
+    dag = ProgramDag("p")
+    grow(dag, "plan")
+    grow(dag, "look up", "plan", kind="tool")
+    grow(dag, "left", "look up", edge="trigger")
+    grow(dag, "right", "look up", edge="barrier")
+    grow(dag, "right again", "right")
+    grow(dag, "join", "left", "right again", edge="trigger")
+    supersteps = {call: dag.call(call)["superstep"] for call in dag.graph}
+    assert supersteps == {
+        "plan": 0,
+        "look up": 0,
+        "left": 1,
+        "right": 1,
+        "right again": 1,
+        "join": 2,
+    }
