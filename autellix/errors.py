@@ -8,6 +8,8 @@
     ├── EngineError       the engine cannot do what was asked
     │   ├── EngineStartError    it did not come up
     │   ├── EngineStoppedError  it has stopped, or was stopped, under a call
+    │   │   └── ReplicaLostError    a replica's process ended by itself
+    │   ├── KvMoveError         KV blocks cannot be moved as asked; nothing was moved
     │   └── CallError           one call was refused or failed; the engine goes on
     │       └── ContextLengthError  the prompt does not fit the model's context
     ├── ModelError        the model cannot be found or prepared
@@ -51,6 +53,14 @@ class EngineStartError(EngineError):
 
 class EngineStoppedError(EngineError):
     """The engine has stopped, or was stopped, while a call needed it."""
+
+
+class KvMoveError(EngineError):
+    """KV blocks cannot be moved as asked; nothing was moved."""
+
+
+class ReplicaLostError(EngineStoppedError):
+    """A replica's process has ended by itself, or was killed, under a call."""
 
 
 class CallError(EngineError):

@@ -1,0 +1,262 @@
+"""N replicas as one engine: calls are placed by a balancer and outlive the replica they are on.
+
+A call goes to one replica. Is that one lost under it, the call goes on elsewhere, with the same
+ticket, and so with the service that its program has attained; what its caller has had of the
+answer is not given twice (:mod:`.continuation`). While no replica serves but one is on the way,
+calls wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from statistics import fmean
+
+from autellix.errors import CallError, EngineStoppedError, ReplicaLostError
+
+from ..scheduler.balancers import Balancer
+from ..scheduler.tickets import Receipt
+from .continuation import Delivered, Rest, WayOn, rest_of, way_on
+from .protocols import EngineCall, EngineChunk, EngineStats
+from .replica_slot import ReplicaSlot, Restarts, StartReplica
+
+log = logging.getLogger("autellix")
+
+_STATS_TIMEOUT_S = 4.0
+# A call that gets nowhere on replica after replica is more likely their end than their victim.
+_MOST_LOST = 5
+
+
+class ReplicaPool:
+    """Satisfies ``Engine``; its methods belong to the engine's event loop.
+
+    Args:
+        kind, model: as of the replicas.
+        slots: the places.
+        balancer: chooses among them.
+    """
+
+    def __init__(
+        self, kind: str, model: str, start: StartReplica, balancer: Balancer, restarts: Restarts
+    ) -> None:
+        self.kind = kind
+        self.model = model
+        self.slots: list[ReplicaSlot] = []
+        self._start = start
+        self._balancer = balancer
+        self._restarts = restarts
+        self._news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._calls = 0
+        self._accepting = True
+        self._where: dict[str, ReplicaSlot] = {}
+
+    @classmethod
+    async def start(
+        cls,
+        start: StartReplica,
+        replicas: int,
+        balancer: Balancer,
+        *,
+        kind: str,
+        model: str,
+        restarts: Restarts | None = None,
+    ) -> ReplicaPool:
+        """Start all replicas at the same time and wait until they serve.
+
+        Args:
+            start: starts the replica of an index.
+            replicas: how many.
+            balancer: chooses among them.
+            kind, model: as of the replicas.
+            restarts: when lost replicas are started again.
+
+        Raises:
+            AutellixError: one did not come up; the others are stopped.
+        """
+        pool = cls(kind, model, start, balancer, restarts or Restarts())
+        try:
+            await pool.scale(replicas)
+        except BaseException:
+            await pool.stop()
+            raise
+        return pool
+
+    @property
+    def replicas(self) -> int:
+        """How many places there are."""
+        return len(self.slots)
+
+    async def scale(self, replicas: int) -> None:
+        """Have that many replicas: new ones are started, the last ones drained and stopped.
+
+        Raises:
+            AutellixError: a new one did not come up.
+        """
+        new = [
+            ReplicaSlot(index, self._start, self._changed, self._restarts)
+            for index in range(len(self.slots), replicas)
+        ]
+        self.slots.extend(new)
+        started = await asyncio.gather(*(slot.open() for slot in new), return_exceptions=True)
+        for failure in started:
+            if isinstance(failure, BaseException):
+                raise failure
+        for slot in self.slots[replicas:]:
+            await slot.drain()
+            await slot.close()
+        del self.slots[replicas:]
+
+    def _changed(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    # ── calls ────────────────────────────────────────────────────────────────────────────────
+
+    async def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
+        """See ``Engine.generate``; a lost replica shows as a pause."""
+        if not self._accepting:
+            raise EngineStoppedError("The engine takes no new calls: it was told to stop.")
+        self._calls += 1
+        self._idle.clear()
+        delivered, is_delta = Delivered(), _is_delta(call)
+        attempt, rest = call, Rest(call, delivered, WayOn.AGAIN)
+        lost = had = 0
+        try:
+            while True:
+                chunks = self._attempt(attempt, rest)
+                try:
+                    async with contextlib.aclosing(chunks):
+                        async for chunk in chunks:
+                            delivered.add(chunk.output, is_delta=is_delta)
+                            yield chunk
+                    return
+                except ReplicaLostError as cause:
+                    lost = lost + 1 if delivered.tokens == had else 1
+                    had = delivered.tokens
+                    self._check_worth_trying(lost, cause)
+                    way = way_on(call, delivered, is_delta=is_delta)
+                    rest = Rest(call, delivered, way)
+                    attempt = rest_of(call, delivered) if way is WayOn.AFTER else call
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._idle.set()
+
+    def _check_worth_trying(self, lost: int, cause: ReplicaLostError) -> None:
+        if not self._accepting:
+            raise EngineStoppedError("The engine was stopped while the call ran.") from cause
+        if lost >= _MOST_LOST:
+            raise CallError(
+                f"{lost} replicas were lost while they served this call; it is not tried again. "
+                "The engine's log says what they died of."
+            ) from cause
+
+    async def _attempt(self, call: EngineCall, rest: Rest) -> AsyncGenerator[EngineChunk, None]:
+        """Serve a call on one replica; what is not new to the caller is left out."""
+        slot = await self._place(call)
+        replica, call_id = slot.replica, call.ticket.call
+        assert replica is not None, "a slot that serves has a replica"
+        slot.calls.add(call_id)
+        self._where[call_id] = slot
+        stream = replica.generate(call)
+        try:
+            async for chunk in stream:
+                slot.heard()
+                if chunk.receipt is not None:
+                    del self._where[call_id]
+                output = rest.of(chunk.output)
+                if output is not None:
+                    yield EngineChunk(output=output, receipt=chunk.receipt)
+        except ReplicaLostError:
+            slot.lose(replica)
+            del self._where[call_id]
+            raise
+        finally:
+            slot.calls.discard(call_id)
+            await stream.aclose()
+
+    async def _place(self, call: EngineCall) -> ReplicaSlot:
+        """The replica for a call; waits while none serves but one may soon."""
+        ticket = call.ticket
+        while True:
+            news = self._news
+            if any(slot.state == "serving" for slot in self.slots):
+                loads = [slot.load for slot in self.slots]
+                return self.slots[self._balancer.place(ticket.program, ticket.prompt_tokens, loads)]
+            if not self._accepting or not any(slot.may_serve_again for slot in self.slots):
+                raise EngineStoppedError(
+                    "No replica serves any more; the engine's log says why. Start the run again."
+                )
+            await news.wait()
+
+    async def abort(self, call_id: str) -> Receipt | None:
+        """See ``Engine.abort``."""
+        slot = self._where.pop(call_id, None)
+        if slot is None or slot.replica is None or slot.state not in ("serving", "draining"):
+            return None
+        return await slot.replica.abort(call_id)
+
+    def forget(self, program: str) -> None:
+        """See ``Engine.forget``."""
+        self._balancer.forget(program)
+        for slot in self.slots:
+            if slot.replica is not None:
+                slot.replica.forget(program)
+
+    # ── state and end ────────────────────────────────────────────────────────────────────────
+
+    async def stats_of_replicas(self) -> Sequence[EngineStats]:
+        """See ``Engine.stats_of_replicas``."""
+        return await asyncio.gather(*(slot.stats(_STATS_TIMEOUT_S) for slot in self.slots))
+
+    async def stats(self) -> EngineStats:
+        """See ``Engine.stats``; of all replicas together."""
+        return together(await self.stats_of_replicas())
+
+    async def drain(self) -> None:
+        """See ``Engine.drain``."""
+        self._accepting = False
+        await self._idle.wait()
+
+    async def stop(self) -> None:
+        """See ``Engine.stop``."""
+        self._accepting = False
+        self._changed()
+        await asyncio.gather(*(slot.close() for slot in self.slots))
+
+
+def _is_delta(call: EngineCall) -> bool:
+    """Whether the call's outputs hold what is new, not all there is so far."""
+    kind = getattr(call.sampling, "output_kind", None)
+    return getattr(kind, "name", "") == "DELTA"
+
+
+def together(each: Sequence[EngineStats]) -> EngineStats:
+    """The state of several replicas as one: sums, and means where a sum makes no sense."""
+
+    def by_level(name: str) -> tuple[int, ...]:
+        rows = [getattr(stats, name) for stats in each]
+        depth = max(map(len, rows), default=0)
+        return tuple(sum(row[i] for row in rows if i < len(row)) for i in range(depth))
+
+    def total(name: str) -> int:
+        return sum(getattr(stats, name) for stats in each)
+
+    return EngineStats(
+        running=total("running"),
+        waiting=total("waiting"),
+        running_by_level=by_level("running_by_level"),
+        waiting_by_level=by_level("waiting_by_level"),
+        call_levels={call: level for stats in each for call, level in stats.call_levels.items()},
+        waiting_calls=[call for stats in each for call in stats.waiting_calls],
+        kv_usage=fmean(stats.kv_usage for stats in each) if each else 0.0,
+        seats=total("seats"),
+        step_s=max((stats.step_s for stats in each), default=0.0),
+        preemptions=total("preemptions"),
+        promotions=total("promotions"),
+        demotions=total("demotions"),
+    )

@@ -1,0 +1,226 @@
+"""A place in the pool: one replica after the other, started again when one is lost.
+
+States: starting -> serving -> (lost -> starting)* -> stopped; serving -> draining -> stopped; and
+failed where it does not come up any more. A replica is lost when its process ends, or when calls
+are under way and it has not said anything for so long that it must hang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from autellix.errors import AutellixError
+
+from .protocols import Engine, EngineStats
+
+log = logging.getLogger("autellix")
+
+SlotState = Literal["starting", "serving", "lost", "draining", "stopped", "failed"]
+
+
+class Replica(Engine, Protocol):
+    """One replica: an engine whose process can be lost."""
+
+    async def lost(self) -> None:
+        """Return when its process has ended, for whatever reason."""
+        ...
+
+    async def kill(self) -> None:
+        """End its processes at once and give back what it holds; safe when they are gone."""
+        ...
+
+
+StartReplica = Callable[[int], Awaitable[Replica]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarts:
+    """When a lost replica is started again.
+
+    Attributes:
+        first_delay_s: before the second try in a row; the first comes at once. Then it doubles.
+        longest_delay_s: the most.
+        tries: in a row without success, before the place is given up.
+        settled_s: after so much time of service, seconds, a loss is the first one again.
+        stall_s: calls are under way and the replica has been silent: after so many seconds it is
+            asked whether it is there, and killed when it has not answered in as many.
+    """
+
+    first_delay_s: float = 1.0
+    longest_delay_s: float = 60.0
+    tries: int = 5
+    settled_s: float = 60.0
+    stall_s: float = 60.0
+
+
+class ReplicaSlot:
+    """A place in the pool.
+
+    Args:
+        index: of the replica, from 0.
+        start: starts the replica of that index.
+        changed: is called when the state has changed.
+        restarts: when a lost replica is started again.
+
+    Attributes:
+        replica: the present one.
+        state: see the module.
+        calls: under way, by id.
+        restarts_done: how often a replica was lost and replaced.
+    """
+
+    def __init__(
+        self, index: int, start: StartReplica, changed: Callable[[], None], restarts: Restarts
+    ) -> None:
+        self.index = index
+        self.replica: Replica | None = None
+        self.state: SlotState = "starting"
+        self.calls: set[str] = set()
+        self.restarts_done = 0
+        self._start = start
+        self._changed = changed
+        self._restarts = restarts
+        self._heard_s = 0.0
+        self._lost = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    @property
+    def load(self) -> float:
+        """Calls under way; infinite where it takes none."""
+        return len(self.calls) if self.state == "serving" else math.inf
+
+    @property
+    def may_serve_again(self) -> bool:
+        """Whether it takes calls now or is on the way to."""
+        return self.state in ("starting", "serving", "lost")
+
+    def heard(self) -> None:
+        """The replica has given a sign of life."""
+        self._heard_s = time.monotonic()
+
+    def lose(self, replica: Replica) -> None:
+        """A call has found the replica dead: it gets no more of them."""
+        if replica is self.replica and self.state in ("serving", "draining"):
+            self._lost.set()
+            self._enter("lost")
+
+    async def open(self) -> None:
+        """Start the first replica; from then on losses are mended.
+
+        Raises:
+            AutellixError: it did not come up.
+        """
+        self._serve(await self._start(self.index))
+        self._keeper = asyncio.create_task(self._keep(), name=f"replica {self.index}")
+        self._watch = asyncio.create_task(self._watch_for_stalls(), name=f"stalls {self.index}")
+
+    def _serve(self, replica: Replica) -> None:
+        self.replica = replica
+        self._lost.clear()
+        self.heard()
+        self._enter("serving")
+
+    def _enter(self, state: SlotState) -> None:
+        self.state = state
+        self._changed()
+
+    async def _keep(self) -> None:
+        """Replace every replica that is lost, until the place is closed or given up."""
+        failures = 0
+        while self.replica is not None:
+            served_since_s = time.monotonic()
+            await self._until_lost(self.replica)
+            await self.replica.kill()
+            if time.monotonic() - served_since_s >= self._restarts.settled_s:
+                failures = 0
+            log.warning(
+                "Replica %d was lost; its calls go to others, it is started again.", self.index
+            )
+            while not await self._started_again(failures):
+                failures += 1
+                if failures >= self._restarts.tries:
+                    log.error(
+                        "Replica %d did not come up %d times; it is given up.", self.index, failures
+                    )
+                    self._enter("failed")
+                    return
+            failures += 1
+
+    async def _until_lost(self, replica: Replica) -> None:
+        found_dead = asyncio.create_task(replica.lost())
+        told = asyncio.create_task(self._lost.wait())
+        try:
+            await asyncio.wait((found_dead, told), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            found_dead.cancel()
+            told.cancel()
+        self._enter("lost")
+
+    async def _started_again(self, failures: int) -> bool:
+        if failures:
+            delay_s = self._restarts.first_delay_s * 2 ** (failures - 1)
+            await asyncio.sleep(min(delay_s, self._restarts.longest_delay_s))
+        self._enter("starting")
+        try:
+            replica = await self._start(self.index)
+        except AutellixError as error:
+            log.warning("Replica %d did not start: %s", self.index, error)
+            self._enter("lost")
+            return False
+        self.restarts_done += 1
+        self._serve(replica)
+        return True
+
+    async def _watch_for_stalls(self) -> None:
+        stall_s = self._restarts.stall_s
+        while True:
+            await asyncio.sleep(stall_s / 4)
+            silent_s = time.monotonic() - self._heard_s
+            replica = self.replica
+            if self.state != "serving" or not self.calls or silent_s < stall_s or not replica:
+                continue
+            try:
+                await asyncio.wait_for(replica.stats(), stall_s)
+                self.heard()
+            except TimeoutError:
+                log.warning(
+                    "Replica %d has been silent for %.0f s; it is killed.",
+                    self.index,
+                    silent_s + stall_s,
+                )
+                await replica.kill()
+
+    async def stats(self, timeout_s: float) -> EngineStats:
+        """The replica's state; empty where there is none to ask."""
+        if self.replica is None or self.state not in ("serving", "draining"):
+            return EngineStats()
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self.replica.stats(), timeout_s)
+        return EngineStats()
+
+    async def drain(self) -> None:
+        """Take no new calls and return when the last one has ended."""
+        if self.state == "serving" and self.replica is not None:
+            self._enter("draining")
+            await self.replica.drain()
+
+    async def close(self) -> None:
+        """Stop the replica and mend nothing any more; safe to call twice."""
+        for task in (self._keeper, self._watch):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        self._keeper = self._watch = None
+        if self.state != "stopped":
+            self._enter("stopped")
+            if self.replica is not None:
+                await self.replica.stop()
