@@ -69,7 +69,7 @@ class CheckpointWatch:
             try:
                 method(state, state.saver, place[0])
             except Exception as fault:
-                self._tracker.report(fault)
+                self._tracker.audience.report(fault)
 
         return guarded
 

@@ -113,6 +113,11 @@ class Here:
             ambient = ambient.outer
         return ambient
 
+    def ambient_of(self, program: Program) -> Ambient | None:
+        """The innermost open ambient scope, where it is of this program."""
+        ambient = self.open_ambient()
+        return ambient if ambient is not None and ambient.program is program else None
+
     def member(self, parent_run_id: UUID | None) -> tuple[Program | None, Run | None]:
         """The program that the running code belongs to, and the run that encloses it."""
         known = parent_run_id
@@ -152,8 +157,8 @@ class Here:
         if found is None and run is not None:
             found = _usable(run.strand, program)
         if found is None:
-            ambient = self.open_ambient()
-            found = ambient.strand if ambient is not None and ambient.program is program else None
+            ambient = self.ambient_of(program)
+            found = ambient.strand if ambient is not None else None
         return self._same_or_fork(found, owner, program)
 
     def stand_on(self, strand: Strand) -> Strand:

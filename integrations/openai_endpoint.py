@@ -13,6 +13,7 @@ An ASGI application around the engine's own. In the order of a request's life:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import secrets
@@ -188,7 +189,8 @@ class _Exchange:
 
     def stop_from_anywhere(self) -> None:
         """As ``stop``, from any thread."""
-        self._loop.call_soon_threadsafe(self._stopped.set)
+        with contextlib.suppress(RuntimeError):  # the engine has stopped, and its loop with it
+            self._loop.call_soon_threadsafe(self._stopped.set)
 
     def scope(self, scope: Any) -> Any:
         """The request's scope, with the headers that may pass."""

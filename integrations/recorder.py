@@ -10,7 +10,7 @@ import asyncio
 import functools
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -27,6 +27,20 @@ _CANCELLED = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 _active: Recorder | None = None
 
 
+class _Announced(NamedTuple):
+    """The LLM calls that a context is in the middle of.
+
+    Attributes:
+        batch: how many prompts their ``generate`` holds.
+    """
+
+    batch: int
+    calls: tuple[UUID, ...]
+
+
+_NOTHING = _Announced(0, ())
+
+
 def _guarded(method: F) -> F:
     """Let no fault of the recorder reach the user's program; the first is logged."""
 
@@ -35,7 +49,7 @@ def _guarded(method: F) -> F:
         try:
             return method(self, *args, **kwargs)
         except Exception as fault:
-            self.tracker.report(fault)
+            self.tracker.audience.report(fault)
             return None
 
     return guarded  # type: ignore[return-value]
@@ -55,7 +69,7 @@ class Recorder(BaseCallbackHandler):
     def __init__(self, observer: ProgramObserver, keeper: ThreadKeeper | None = None) -> None:
         self.tracker = Tracker(observer)
         self.checkpoints = CheckpointWatch(self.tracker, keeper) if keeper is not None else None
-        self._call: ContextVar[UUID | None] = ContextVar("autellix_call", default=None)
+        self._announced: ContextVar[_Announced] = ContextVar("autellix_announced")
         self._hooks = ForkHooks(self)
         self._undo: list[Callable[[], None]] = []
 
@@ -85,6 +99,11 @@ class Recorder(BaseCallbackHandler):
         self._hooks.uninstall()
         while self._undo:
             self._undo.pop()()
+
+    def retire(self) -> None:
+        """The run is over: as ``uninstall``, and what it left behind is told to nobody."""
+        self.uninstall()
+        self.tracker.audience.dismiss()
 
     def tables(self) -> dict[str, int]:
         """How many ``runs``, open ``calls`` and ``programs`` are kept now."""
@@ -135,8 +154,8 @@ class Recorder(BaseCallbackHandler):
         Where one ``generate`` holds several prompts, it is the last of them: there the model's
         own ``run_manager.run_id`` tells them apart.
         """
-        run_id = self._call.get()
-        return str(run_id) if run_id is not None and self.tracker.is_open(run_id) else None
+        last = self._announced.get(_NOTHING).calls[-1:]
+        return str(last[0]) if last and self.tracker.is_open(last[0]) else None
 
     # -- calls that no callback announces -----------------------------------------------------
 
@@ -156,7 +175,7 @@ class Recorder(BaseCallbackHandler):
         self._hooks.hook_uvloop()
         run_id = uuid4()
         twin = _as_uuid(beside) if beside is not None else None
-        self.tracker.start_call(
+        self.tracker.calls.start(
             "llm",
             run_id,
             None,
@@ -173,19 +192,19 @@ class Recorder(BaseCallbackHandler):
         """A call of ``begin_call`` is over; nothing happens where it is not known or has ended."""
         run_id = _as_uuid(call)
         if run_id is not None:
-            self.tracker.end_call(run_id, status, error, outside=True)
+            self.tracker.calls.end(run_id, status, error, outside=True)
 
     @_guarded
     def claim_call(self) -> str | None:
         """The announced LLM call that this context is in the middle of, for the first who asks.
 
-        A model that makes several requests in one call gets None for all but the first: they are
-        calls of their own.
+        Where one ``generate`` holds several prompts, each request gets the next of their calls. A
+        model that makes more requests than that gets None: they are calls of their own.
         """
-        run_id = self._call.get()
-        if run_id is None or not self.tracker.claim(run_id):
-            return None
-        return str(run_id)
+        claim = self.tracker.calls.claim
+        return next(
+            (str(run_id) for run_id in self._announced.get(_NOTHING).calls if claim(run_id)), None
+        )
 
     @_guarded
     def beat(self) -> None:
@@ -193,7 +212,7 @@ class Recorder(BaseCallbackHandler):
 
         A call that waits in the engine's queue is no sign of a node that hangs.
         """
-        self.tracker.beat()
+        self.tracker.calls.beat()
 
     def is_open(self, call: str) -> bool:
         """Whether an LLM or tool call of that id has begun and not ended."""
@@ -263,13 +282,13 @@ class Recorder(BaseCallbackHandler):
         self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any
     ) -> None:
         """An LLM call begins."""
-        self._call.set(run_id)
+        self._announce(run_id, **kwargs)
         self._start_call("llm", serialized, run_id, **kwargs)
 
     @_guarded
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """An LLM call of a completion model begins."""
-        self._call.set(run_id)
+        self._announce(run_id, **kwargs)
         self._start_call("llm", serialized, run_id, **kwargs)
 
     @_guarded
@@ -299,6 +318,12 @@ class Recorder(BaseCallbackHandler):
         """A tool fails, is cancelled, or asks a person (which is no failure)."""
         self._end_call(run_id, error)
 
+    def _announce(self, run_id: UUID, *, batch_size: int = 1, **_: Any) -> None:
+        """LangChain announces all prompts of one ``generate`` before it sends the first."""
+        batch, calls = self._announced.get(_NOTHING)
+        first = batch != batch_size or len(calls) == batch
+        self._announced.set(_Announced(batch_size, (run_id,) if first else (*calls, run_id)))
+
     def _start_call(
         self,
         kind: CallKind,
@@ -313,7 +338,7 @@ class Recorder(BaseCallbackHandler):
         self._hooks.hook_uvloop()
         metadata = metadata or {}
         model = metadata.get("ls_model_name") if kind == "llm" else None
-        self.tracker.start_call(
+        self.tracker.calls.start(
             kind,
             run_id,
             parent_run_id,
@@ -324,11 +349,11 @@ class Recorder(BaseCallbackHandler):
 
     def _end_call(self, run_id: UUID, error: BaseException | None) -> None:
         if error is None or private.is_control_flow(error):
-            self.tracker.end_call(run_id, "done")
+            self.tracker.calls.end(run_id, "done")
         elif isinstance(error, _CANCELLED):
-            self.tracker.end_call(run_id, "aborted")
+            self.tracker.calls.end(run_id, "aborted")
         else:
-            self.tracker.end_call(run_id, "failed", _text(error))
+            self.tracker.calls.end(run_id, "failed", _text(error))
 
     # -- fork points --------------------------------------------------------------------------
 
@@ -342,7 +367,7 @@ class Recorder(BaseCallbackHandler):
         try:
             return self.tracker.branch(whole=whole)
         except Exception as fault:
-            self.tracker.report(fault)
+            self.tracker.audience.report(fault)
             return _run_plainly
 
 

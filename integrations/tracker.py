@@ -1,4 +1,4 @@
-"""The recorder's core: programs, runs and open calls as they come and go.
+"""The recorder's core: programs and runs as they come and go; ``open_calls.py`` has their calls.
 
 Knows runs, not frameworks: ``recorder.py`` turns callbacks into these methods. The DAG's rules are
 numbered in ``strands.py`` (inside a task) and ``supersteps.py`` (between the tasks of a graph).
@@ -15,9 +15,6 @@ Who is the program of a run? The first that applies:
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterable
@@ -25,14 +22,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from ..runtime.protocols import CallEnd, CallKind, CallStart, Parent, ProgramEnd, ProgramObserver
+from ..runtime.protocols import ProgramEnd, ProgramObserver
+from .audience import Audience
 from .here import Here
+from .open_calls import MAIN, OpenCalls
 from .runs import Ambient, Program, Run
 from .strands import EMPTY, Strand
 from .supersteps import Supersteps
 
-log = logging.getLogger("autellix")
-MAIN = "main"
 _KEPT_THREADS = 10_000  # frontiers of threads that have no turn open; the oldest go first
 
 
@@ -50,16 +47,19 @@ class Tracker:
 
     Args:
         observer: told outside the lock; what it raises is reported, not passed on.
+
+    Attributes:
+        calls: the LLM calls and tools that are open.
+        audience: the observer, as it is told.
     """
 
     def __init__(self, observer: ProgramObserver) -> None:
-        self._observer = observer
+        self.audience = Audience(observer)
         self._lock = threading.RLock()
         self._runs: dict[UUID, Run] = {}
-        self._heartbeats: dict[UUID, Callable[[], None]] = {}
         self._programs: dict[str, Program] = {}
         self._here = Here(self._runs, Program(MAIN, lasting=True))
-        self._faulty = False
+        self.calls = OpenCalls(self._runs, self._here, self._lock, self.audience)
 
     def tables(self) -> dict[str, int]:
         """How many runs, open calls and programs are kept now."""
@@ -74,24 +74,6 @@ class Tracker:
     def is_open(self, run_id: UUID) -> bool:
         """Whether a run has begun and not ended."""
         return run_id in self._runs
-
-    def report(self, fault: Exception) -> None:
-        """Log a fault: the first for people, every one at debug level."""
-        if not self._faulty:
-            self._faulty = True
-            log.warning(
-                "The recorder met a fault (%s: %s); programs go on, but their DAG may have gaps. "
-                "Further faults are logged at debug level only.",
-                type(fault).__name__,
-                fault,
-            )
-        log.debug("Fault in the recorder", exc_info=fault)
-
-    def _tell(self, what: Callable[..., None], *args: Any) -> None:
-        try:
-            what(*args)
-        except Exception as fault:
-            self.report(fault)
 
     # -- ambient programs ---------------------------------------------------------------------
 
@@ -110,7 +92,7 @@ class Tracker:
             ambient = Ambient(own, outer=outer, strand=strand, position=position)
             self._here.ambient.set(ambient)
             self._here.stand_on(strand)
-        self._tell(self._observer.program_started, own.id, name or id)
+        self.audience.program_started(own.id, name or id)
         return ambient
 
     def leave(self, ambient: Ambient, status: ProgramEnd, error: str | None) -> None:
@@ -125,7 +107,7 @@ class Tracker:
                 if program.turns == 1 and (status != "done" or run.is_stuck(owner))
             ]
         for run in lost:
-            self._end_call(run, "aborted")
+            self.calls.abort(run)
         with self._lock:
             ambient.closed = True
             if self._here.ambient.get() is ambient:
@@ -133,16 +115,15 @@ class Tracker:
             self._here.step_back(ambient.strand, ambient.position)
             program.finish(ambient.strand)
             self._keep_or_drop(program)
-        self._tell(self._observer.program_ended, program.id, status, error)
+        self.audience.program_ended(program.id, status, error)
 
     def close_main(self, status: ProgramEnd = "done", error: str | None = None) -> None:
         """End the program of bare calls, if any was made; its open calls are aborted."""
         with self._lock:
             main, self._here.main = self._here.main, Program(MAIN, lasting=True)
-        for run in list(main.calls.values()):
-            self._end_call(run, "aborted")
+        self.calls.abort_all(main)
         if main.turns:
-            self._tell(self._observer.program_ended, MAIN, status, error)
+            self.audience.program_ended(MAIN, status, error)
 
     def forget(self, program: str) -> None:
         """Let go of a program: a later turn of the same id begins without parents."""
@@ -182,19 +163,20 @@ class Tracker:
         with self._lock:
             program, parent = self._here.member(parent_run_id)
             root = program is None
+            ambient = self._here.ambient_of(program) if program is not None else None
             if program is None:
                 id = str(run_id) if thread is None else thread
                 program = self._program(id, lasting=thread is not None)
                 run = self._begin_root(run_id, program)
             elif parent is not None and place is not None:
-                run = Run(run_id, parent, program, self._ambient(program), parent.strand, node)
+                run = Run(run_id, parent, program, ambient, parent.strand, node)
                 self._begin_task(run, parent, place)
             else:
                 strand = self._here.strand(program, parent)
-                run = Run(run_id, parent, program, self._ambient(program), strand, node)
+                run = Run(run_id, parent, program, ambient, strand, node)
             self._runs[run_id] = run
         if root:
-            self._tell(self._observer.program_started, program.id, name or program.id)
+            self.audience.program_started(program.id, name or program.id)
 
     def end_chain(
         self, run_id: UUID, status: ProgramEnd, error: str | None, *, give_up: bool
@@ -208,7 +190,7 @@ class Tracker:
         run = self._runs.get(run_id)
         if run is None:
             return
-        self._abandon(run, everything=give_up)
+        self.calls.abandon(run, everything=give_up)
         with self._lock:
             if self._runs.pop(run_id, None) is None:
                 return
@@ -221,7 +203,7 @@ class Tracker:
                 self._here.step_back(strand, run.position)
         if run.root:
             status = "interrupted" if status == "done" and run.interrupted else status
-            self._tell(self._observer.program_ended, run.program.id, status, error)
+            self.audience.program_ended(run.program.id, status, error)
 
     def wrote(self, graph: UUID, task: str, channels: Iterable[str]) -> None:
         """A node task of a graph run wrote to channels."""
@@ -255,23 +237,6 @@ class Tracker:
         run.position = self._here.position.get()
         self._here.stand_on(task.strand)
 
-    def _ambient(self, program: Program) -> Ambient | None:
-        ambient = self._here.open_ambient()
-        return ambient if ambient is not None and ambient.program is program else None
-
-    def _abandon(self, run: Run, *, everything: bool) -> None:
-        """Abort the calls below a run that ends while they are open."""
-        if not run.children:
-            return
-        with self._lock:
-            lost = run.leftovers(everything=everything)
-        for child in lost:
-            if child.kind is not None:
-                self._end_call(child, "aborted")
-            elif self._runs.pop(child.id, None) is not None:
-                with self._lock:
-                    child.close_scope()
-
     # -- threads ------------------------------------------------------------------------------
 
     def place_of(self, run_id: UUID) -> tuple[str, bool] | None:
@@ -304,105 +269,6 @@ class Tracker:
             else:
                 strand.replace(EMPTY, earlier)
             self._here.stand_again(strand)
-
-    # -- calls --------------------------------------------------------------------------------
-
-    def start_call(
-        self,
-        kind: CallKind,
-        run_id: UUID,
-        parent_run_id: UUID | None,
-        *,
-        name: str,
-        node: str | None,
-        outside: bool = False,
-        beside: UUID | None = None,
-        heartbeat: Callable[[], None] | None = None,
-    ) -> None:
-        """An LLM or tool call begins.
-
-        Args:
-            heartbeat: tells whoever waits for the call that it is alive; see :meth:`beat`.
-            outside: no callback announced it and none will end it.
-            beside: it stands where this open call stands, not where the running code does.
-        """
-        with self._lock:
-            twin = self._runs.get(beside) if beside is not None else None
-            program, parent = (
-                self._here.member(parent_run_id) if twin is None else (twin.program, twin.parent)
-            )
-            first = program is None and not self._here.main.turns
-            if program is None:
-                program = self._here.main
-                program.turns = 1
-            strand = self._here.strand(program, parent) if twin is None else twin.strand
-            run = Run(run_id, parent, program, self._ambient(program), strand, node)
-            run.kind, run.call = kind, str(run_id)
-            run.outside = run.claimed = outside
-            run.deps = strand.start(run, tool=kind == "tool")
-            self._runs[run_id] = program.calls[run_id] = run
-            if heartbeat is not None:
-                self._heartbeats[run_id] = heartbeat
-            task = strand.task
-            start = CallStart(
-                program=program.id,
-                call=run.call,
-                kind=kind,
-                name=name,
-                node=run.node or (task.node if task is not None else None),
-                parents=tuple(
-                    Parent(id=dep, kind="order" if task is None else task.kind(dep))
-                    for dep in sorted(run.deps)
-                ),
-            )
-        if first:
-            self._tell(self._observer.program_started, MAIN, MAIN)
-        self._tell(self._observer.call_started, start)
-        if strand.forked and not strand.watched and isinstance(strand.owner, asyncio.Task):
-            strand.watched = True
-            strand.owner.add_done_callback(functools.partial(self._task_done, strand))
-
-    def beat(self) -> None:
-        """Tell those who wait for open LLM calls that these are alive."""
-        with self._lock:
-            heartbeats = list(self._heartbeats.values())
-        for heartbeat in heartbeats:
-            heartbeat()
-
-    def claim(self, run_id: UUID) -> bool:
-        """Whether an LLM call is open and nobody has claimed it before."""
-        with self._lock:
-            run = self._runs.get(run_id)
-            if run is None or run.kind != "llm" or run.claimed:
-                return False
-            run.claimed = True
-            return True
-
-    def end_call(
-        self, run_id: UUID, status: CallEnd, error: str | None = None, *, outside: bool = False
-    ) -> None:
-        """A call is over; who told its beginning tells its end, others are not heard."""
-        run = self._runs.get(run_id)
-        if run is not None and run.kind is not None and run.outside == outside:
-            self._end_call(run, status, error)
-
-    def _end_call(self, run: Run, status: CallEnd, error: str | None = None) -> None:
-        if run.program.calls.pop(run.id, None) is None:
-            return  # aborted before
-        self._heartbeats.pop(run.id, None)
-        self._abandon(run, everything=status != "done")
-        # Told before it enters a frontier: an observer hears of a call after all its parents.
-        self._tell(self._observer.call_ended, run.call, status, error)
-        with self._lock:
-            self._runs.pop(run.id, None)
-            run.strand.end(run, tool=run.kind == "tool")
-            run.close_scope()
-
-    def _task_done(self, strand: Strand, task: asyncio.Task[Any]) -> None:
-        """A cancelled asyncio task tells nobody that its calls are over."""
-        if task.cancelled():
-            for run in list(strand.open):
-                self._end_call(run, "aborted")
 
     # -- fork points --------------------------------------------------------------------------
 

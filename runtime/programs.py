@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from autellix.errors import CallError
+
 from ..scheduler.policies import Policy
 from ..scheduler.process_table import ProcessTable
 from ..scheduler.tickets import Receipt, Ticket
@@ -156,9 +158,15 @@ class Programs:
             self._stop_call(call)
 
     def ticket(self, call: str) -> Ticket:
-        """The ticket of a call that goes to the engine now."""
+        """The ticket of a call that goes to the engine now.
+
+        Raises:
+            CallError: its program has given it up meanwhile.
+        """
         with self._lock:
             program = self._program_of.get(call)
+            if program is None and call in self.record:
+                raise CallError("The call was stopped before it began: its program gave it up.")
             if program is None:
                 program = self._adopt(call)
             return self.table.call_started(

@@ -147,6 +147,29 @@ def test_a_fault_of_the_recorder_never_reaches_the_program(
     monkeypatch.undo()
 
 
+def test_a_program_that_outlives_its_run_is_told_to_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.recorder.install()
+    graph = chain_of(n=world.node("late@never")).compile()
+    thread = threading.Thread(target=graph.invoke, args=({"xs": []},))
+    thread.start()
+    world.gates.wait("late began")
+    world.recorder.retire()
+    told = list(world.seen.events)
+
+    def broken(*args: Any) -> None:
+        raise RuntimeError("the run is over")
+
+    world.seen.call_ended = world.seen.program_ended = broken  # type: ignore[method-assign]
+    world.gates.open("never")
+    thread.join()
+    assert world.seen.events == told
+    assert not any(world.recorder.tables().values())
+    assert not caplog.records
+
+
 def test_uvloop_imported_later_is_hooked_and_never_imported_by_us() -> None:
     script = """
 import sys, asyncio

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.graph import START, StateGraph
 
 from autellix.integrations.openai_calls import CALL_HEADER, OpenAICalls
@@ -120,6 +121,29 @@ def test_a_request_inside_an_announced_call_is_that_call_once(
     assert [call.wants_usage for call in made] == [True, False]
     assert world.seen.ends == {call.call: "done" for call in made}
     assert made[0].headers == {CALL_HEADER: made[0].call}
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_each_prompt_of_one_generate_is_a_call_of_its_own(
+    world: World, calls: OpenAICalls, mode: str
+) -> None:
+    made: dict[str, str] = {}
+
+    class Asks(type(world.model)):  # type: ignore[misc]
+        def _begin(self, messages: list[Any]) -> tuple[str, str]:
+            made[messages[-1].content] = calls.begins("/chat/completions", "gpt").call
+            return super()._begin(messages)
+
+    model = Asks(gates=world.gates, seen=[], recorder=world.recorder)
+    for words in ("a b", "c d", "e"):
+        prompts: list[Any] = [[HumanMessage(word)] for word in words.split()]
+        if mode == "sync":
+            result = model.generate(prompts)
+        else:
+            result = world.arun(model.agenerate(prompts))
+        announced = [str(run.run_id) for run in result.run]
+        assert [made[word] for word in words.split()] == announced
+    assert set(world.seen.statuses()) == set("abcde"), "no call was made up"
 
 
 @pytest.mark.parametrize(

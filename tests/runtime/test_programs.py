@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from autellix.errors import CallError
 from autellix.runtime.programs import UNRECORDED, Programs
 from autellix.runtime.protocols import CallStart, Parent
 from autellix.scheduler.policies import policy_named
@@ -120,6 +121,19 @@ def test_a_call_that_is_given_up_is_stopped_and_its_late_receipt_kept(world: Wor
     (call,) = world.document()["calls"]
     assert (call["status"], call["service_s"], call["wait_s"]) == ("aborted", 1.5, 0.5)
     assert not world.programs.table.programs["p"].active
+
+
+def test_a_call_that_is_given_up_before_it_reached_the_engine_gets_no_ticket(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.begin("p", "a")
+    world.programs.call_ended("a", "aborted", None)
+    with pytest.raises(CallError, match="gave it up"):
+        world.programs.ticket("a")
+    world.programs.served("a", "gave it up")
+    assert not world.programs.table.programs["p"].active
+    assert [p["id"] for p in world.record.document()["programs"]] == ["p"]
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("status", ["done", "failed"])
