@@ -244,7 +244,7 @@ class Session:
             self._beating.cancel()
         self.recorder.close_main("done")
         self._wait_for_receipts()
-        self.recorder.uninstall()
+        self.recorder.retire()
         if self._writer is None:
             return None
         self._writer.close(self.record.document())
@@ -280,7 +280,8 @@ def _stopping_current_task() -> Callable[[], None]:
     assert task is not None
 
     def stop() -> None:
-        task.get_loop().call_soon_threadsafe(task.cancel)
+        with contextlib.suppress(RuntimeError):  # the engine has stopped, and its loop with it
+            task.get_loop().call_soon_threadsafe(task.cancel)
 
     return stop
 
