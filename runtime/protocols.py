@@ -69,6 +69,8 @@ class EngineStats:
         seats: how many calls can run at once.
         step_s: typical duration of an engine step, seconds; 0 before the first.
         preemptions, promotions, demotions, swaps: totals since the start.
+        kv_tokens, block_tokens: size of the KV cache and of its blocks, tokens; 0 when unknown.
+        token_budget: most tokens that one step computes; 0 when unknown.
     """
 
     running: int = 0
@@ -87,6 +89,9 @@ class EngineStats:
     promotions: int = 0
     demotions: int = 0
     swaps: int = 0
+    kv_tokens: int = 0
+    block_tokens: int = 0
+    token_budget: int = 0
 
 
 class Engine(Protocol):

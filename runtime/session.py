@@ -105,20 +105,28 @@ class Session:
             self.recorder.install()
             if self.record.is_empty:
                 self._origin_s = time.monotonic()
-            engine = self._host.engine
-            self.record.apply(
-                RunStarted(
-                    clock_s=self._origin_s,
-                    engine=engine.kind,
-                    model=engine.model,
-                    replicas=engine.replicas,
-                    policy=self.settings.policy,
-                )
-            )
+            self.record.apply(self._run_started(self._host))
             self._beating = self._host.loop.submit(self._beat())
             for begin in self._when_started:
                 begin()
             self._started = True
+
+    def _run_started(self, host: EngineHost) -> RunStarted:
+        engine = host.engine
+        held = host.loop.run(engine.stats())
+        return RunStarted(
+            clock_s=self._origin_s,
+            engine=engine.kind,
+            model=engine.model,
+            replicas=engine.replicas,
+            policy=self.settings.policy,
+            started_at=time.time() - self.now(),
+            seats=held.seats,
+            kv_tokens=held.kv_tokens,
+            block_tokens=held.block_tokens,
+            token_budget=held.token_budget,
+            scheduler=self.settings.scheduler_config().to_dict(),
+        )
 
     async def _beat(self) -> None:
         """While the engine's loop runs, nodes that wait for a call do not count as idle."""
@@ -247,7 +255,7 @@ class Session:
         self.recorder.retire()
         if self._writer is None:
             return None
-        self._writer.close(self.record.document())
+        self._writer.close(self.record.streamed_document())
         return self.settings.trace
 
     def _wait_for_receipts(self) -> None:

@@ -184,6 +184,9 @@ class ProgramScheduler(AsyncScheduler):
             "preemptions": core.preemptions,
             "promotions": core.promotions,
             "demotions": core.demotions,
+            "kv_tokens": self.kv_cache_manager.block_pool.num_gpu_blocks * self.block_size,
+            "block_tokens": self.block_size,
+            "token_budget": self.max_num_scheduled_tokens,
         }
 
     def autellix_configure(self, settings: dict[str, Any]) -> bool:

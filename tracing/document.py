@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..scheduler.tickets import Decision
 from .dag import ProgramDag
-from .events import ProgramStatus, RunStarted
-
-SCHEMA_VERSION = 1
+from .events import SCHEMA_VERSION, ContentRecorded, ProgramStatus, RunStarted
 
 
 @cache
@@ -28,12 +27,21 @@ def run_document(run: RunStarted, programs: Iterable[dict[str, Any]]) -> dict[st
         run: the run's facts.
         programs: what :func:`program_document` made of each program.
     """
-    return {
-        "schema": SCHEMA_VERSION,
-        "engine": {"kind": run.engine, "model": run.model, "replicas": run.replicas},
-        "policy": run.policy,
-        "programs": list(programs),
-    }
+    return {**run_head(run), "programs": list(programs)}
+
+
+def run_head(run: RunStarted) -> dict[str, Any]:
+    """The document of a run without its programs."""
+    engine: dict[str, Any] = {"kind": run.engine, "model": run.model, "replicas": run.replicas}
+    for name in ("seats", "kv_tokens", "block_tokens", "token_budget"):
+        if value := getattr(run, name):
+            engine[name] = value
+    head: dict[str, Any] = {"schema": SCHEMA_VERSION, "engine": engine, "policy": run.policy}
+    if run.started_at is not None:
+        head["started_at"] = run.started_at
+    if run.scheduler is not None:
+        head["scheduler"] = {name: _json_value(value) for name, value in run.scheduler.items()}
+    return head
 
 
 def program_document(
@@ -46,6 +54,7 @@ def program_document(
     error: str | None,
     origin_s: float,
     now_s: float,
+    contents: Mapping[str, ContentRecorded] | None = None,
 ) -> dict[str, Any]:
     """One program of the document.
 
@@ -58,7 +67,9 @@ def program_document(
         error: message of a failed program.
         origin_s: the machine's monotonic clock at the run's start, seconds.
         now_s: calls that still run count up to here, seconds since the run's start.
+        contents: what calls asked and were answered, by call id.
     """
+    contents = contents or {}
     document: dict[str, Any] = {
         "id": dag.program,
         "name": name,
@@ -72,7 +83,9 @@ def program_document(
         "critical_path_s": _seconds(dag.critical_path_s),
         "critical_path": dag.critical_path(),
         "calls": [
-            _call_document(dag, call, origin_s) for call in dag.graph if call not in dag.earlier
+            _call_document(dag, call, origin_s, contents.get(call))
+            for call in dag.graph
+            if call not in dag.earlier
         ],
     }
     if dag.earlier:
@@ -84,7 +97,9 @@ def program_document(
     return document
 
 
-def _call_document(dag: ProgramDag, call: str, origin_s: float) -> dict[str, Any]:
+def _call_document(
+    dag: ProgramDag, call: str, origin_s: float, content: ContentRecorded | None
+) -> dict[str, Any]:
     attributes = dag.call(call)
     receipt = attributes["receipt"]
     decisions = receipt.decisions if receipt else ()
@@ -112,6 +127,8 @@ def _call_document(dag: ProgramDag, call: str, origin_s: float) -> dict[str, Any
         document["first_token_s"] = _seconds(attributes["first_token_s"])
     if attributes["error"] is not None:
         document["error"] = attributes["error"]
+    if content is not None:
+        document["content"] = {"messages": list(content.messages), "answer": content.answer}
     return document
 
 
@@ -127,3 +144,8 @@ def _event_document(decision: Decision, origin_s: float) -> dict[str, Any]:
 def _seconds(value: float | None) -> float | None:
     """Nanoseconds are finer than any clock here; more digits would only swell the file."""
     return None if value is None else round(float(value), 9)
+
+
+def _json_value(value: Any) -> Any:
+    """A setting may be infinite, which JSON has no number for: it is written as a text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -7,12 +7,16 @@ document. ``at_s`` is seconds since the run's start throughout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..scheduler.tickets import Receipt
 from .dag import CallEnd, CallKind, EdgeKind
+
+# Version of the trace document and of the lines of ``FILE.part``. 2 added what the engine holds,
+# the scheduler's settings, the run's date and, where asked for, what calls say.
+SCHEMA_VERSION = 2
 
 ProgramEnd = Literal["done", "failed", "interrupted", "cancelled"]
 ProgramStatus = Literal["running", "done", "failed", "interrupted", "cancelled"]
@@ -29,6 +33,12 @@ class RunStarted:
         model: name of the model.
         replicas: how many replicas serve the run.
         policy: name of the scheduling policy as given.
+        started_at: the run's start, seconds since 1970; None where it is not known.
+        seats: calls that one replica can run at once; this and the next three are 0 where the
+            engine does not tell.
+        kv_tokens, block_tokens: size of one replica's KV cache and of its blocks, tokens.
+        token_budget: most tokens that one step computes.
+        scheduler: settings of the scheduler, by name.
     """
 
     at_s: float = 0.0
@@ -37,6 +47,12 @@ class RunStarted:
     model: str
     replicas: int
     policy: str
+    started_at: float | None = None
+    seats: int = 0
+    kv_tokens: int = 0
+    block_tokens: int = 0
+    token_budget: int = 0
+    scheduler: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +115,21 @@ class CallEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContentRecorded:
+    """What a call asked and what it was answered; only where the user wants it kept.
+
+    Attributes:
+        messages: the prompt, as chat messages.
+        answer: the model's message; None where none came.
+    """
+
+    at_s: float
+    call: str
+    messages: Sequence[Mapping[str, Any]]
+    answer: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptArrived:
     """The engine's receipt of a call, apart from the call's end (an aborted call's comes later)."""
 
@@ -115,6 +146,7 @@ Event = (
     | CallStarted
     | CallEnded
     | ReceiptArrived
+    | ContentRecorded
 )
 
 _NAMES: dict[type, str] = {
@@ -125,6 +157,7 @@ _NAMES: dict[type, str] = {
     CallStarted: "call_started",
     CallEnded: "call_ended",
     ReceiptArrived: "receipt_arrived",
+    ContentRecorded: "content_recorded",
 }
 _CLASSES: dict[str, type] = {name: event for event, name in _NAMES.items()}
 
@@ -132,6 +165,8 @@ _CLASSES: dict[str, type] = {name: event for event, name in _NAMES.items()}
 def event_to_wire(event: Event) -> dict[str, Any]:
     """The event as plain JSON types, its kind under ``event``."""
     wire: dict[str, Any] = {"event": _NAMES[type(event)]}
+    if isinstance(event, RunStarted):
+        wire["schema"] = SCHEMA_VERSION
     for name in event.__slots__:
         wire[name] = getattr(event, name)
     if wire.get("receipt") is not None:
@@ -147,6 +182,7 @@ def event_from_wire(wire: Mapping[str, Any]) -> Event:
     """
     values = dict(wire)
     event = _CLASSES[values.pop("event")]
+    values.pop("schema", None)
     if values.get("receipt") is not None:
         values["receipt"] = Receipt.from_wire(values["receipt"])
     if "parents" in values:

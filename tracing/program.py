@@ -10,6 +10,7 @@ from .document import program_document
 from .events import (
     CallEnded,
     CallStarted,
+    ContentRecorded,
     ProgramEnded,
     ProgramResumed,
     ProgramStarted,
@@ -28,7 +29,18 @@ class ProgramRecord:
         end_s: when its last turn ended; None while one runs.
     """
 
-    __slots__ = ("_final_row", "dag", "end_s", "error", "id", "name", "open", "start_s", "status")
+    __slots__ = (
+        "_contents",
+        "_final_row",
+        "dag",
+        "end_s",
+        "error",
+        "id",
+        "name",
+        "open",
+        "start_s",
+        "status",
+    )
 
     def __init__(self, program: str, name: str, start_s: float) -> None:
         self.id = program
@@ -39,6 +51,7 @@ class ProgramRecord:
         self.error: str | None = None
         self.dag = ProgramDag(program)
         self.open: dict[str, CallStarted] = {}
+        self._contents: dict[str, ContentRecorded] = {}
         self._final_row: ProgramRow | None = None
 
     def begin_turn(self, event: ProgramStarted) -> None:
@@ -93,6 +106,10 @@ class ProgramRecord:
         self.dag.set_receipt(event.call, event.receipt)
         self._final_row = None
 
+    def take_content(self, event: ContentRecorded) -> None:
+        """Keep what a call asked and was answered."""
+        self._contents[event.call] = event
+
     def document(self, *, origin_s: float, now_s: float) -> dict[str, Any]:
         """The program as it stands in the trace document.
 
@@ -109,6 +126,7 @@ class ProgramRecord:
             error=self.error,
             origin_s=origin_s,
             now_s=now_s,
+            contents=self._contents,
         )
 
     def row(

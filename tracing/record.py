@@ -10,10 +10,11 @@ from typing import Any
 from autellix.errors import TraceError
 
 from .dag import ProgramDag
-from .document import run_document
+from .document import run_document, run_head
 from .events import (
     CallEnded,
     CallStarted,
+    ContentRecorded,
     Event,
     ProgramEnded,
     ProgramResumed,
@@ -70,6 +71,9 @@ class RunRecord:
                     self._program(event.program, event.program, event.at_s).resume(event)
                 case ProgramEnded():
                     self._program(event.program, event.program, event.at_s).end_turn(event)
+                case ContentRecorded():
+                    if event.call in self._program_of:
+                        self._program_of[event.call].take_content(event)
                 case RunStarted():
                     self._run = event
 
@@ -121,12 +125,15 @@ class RunRecord:
             TraceError: the run's start is missing.
         """
         with self._lock:
-            if self._run is None:
-                raise TraceError(
-                    "the trace has no run start, so engine and policy are unknown; "
-                    "apply RunStarted before the document is made"
-                )
-            return run_document(self._run, self._program_documents(self._run.clock_s))
+            return run_document(self._known_run(), self._program_documents())
+
+    def streamed_document(self) -> dict[str, Any]:
+        """As :meth:`document`, but its programs come one by one, each made when it is asked for.
+
+        Raises:
+            TraceError: the run's start is missing.
+        """
+        return {**run_head(self._known_run()), "programs": self._program_documents()}
 
     def snapshot(
         self,
@@ -164,9 +171,25 @@ class RunRecord:
                 programs_total=len(states) if programs_total is None else programs_total,
             )
 
-    def _program_documents(self, origin_s: float) -> Iterator[dict[str, Any]]:
-        for record in self._programs.values():
-            yield record.document(origin_s=origin_s, now_s=self._last_s)
+    def _known_run(self) -> RunStarted:
+        if self._run is None:
+            raise TraceError(
+                "the trace has no run start, so engine and policy are unknown; "
+                "apply RunStarted before the document is made"
+            )
+        return self._run
+
+    def _program_documents(self) -> Iterator[dict[str, Any]]:
+        with self._lock:
+            records, origin_s, now_s = (
+                list(self._programs.values()),
+                self._known_run().clock_s,
+                self._last_s,
+            )
+        for record in records:
+            with self._lock:
+                document = record.document(origin_s=origin_s, now_s=now_s)
+            yield document
 
     def _program(self, program: str, name: str, at_s: float) -> ProgramRecord:
         record = self._programs.get(program)

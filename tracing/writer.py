@@ -1,7 +1,9 @@
 """Trace files: events line by line while the run lasts, one document at its end.
 
-``FILE.part`` grows by one JSON line per event and is all that a crash leaves; :func:`rebuild` makes
-the document from it. :meth:`TraceWriter.close` puts the document in place of both, at once.
+``FILE.part`` grows by one JSON line per event and is all that a crash leaves;
+:func:`~autellix.tracing.trace_file.rebuild` makes the document from it. :meth:`TraceWriter.close`
+puts the document in place of both, at once, compressed where the name ends in ``.zst`` or ``.gz``.
+Neither holds more than one event or one program in memory.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from typing import Any, TextIO
 
 from autellix.errors import TraceError
 
-from .events import Event, event_from_wire, event_to_wire
-from .record import RunRecord
+from .compression import open_for_writing
+from .events import Event, event_to_wire
 
 _log = logging.getLogger("autellix")
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -69,6 +71,10 @@ class TraceWriter:
     def close(self, document: Mapping[str, Any]) -> None:
         """Put the document in place and remove ``FILE.part``; a second close does nothing.
 
+        Args:
+            document: its programs may come one by one, as
+                :meth:`RunRecord.streamed_document <autellix.tracing.record.RunRecord>` gives them.
+
         Raises:
             TraceError: the document cannot be written; ``FILE.part`` then stays.
         """
@@ -78,10 +84,7 @@ class TraceWriter:
             file, self._file = self._file, None
         temporary = self.path.with_name(self.path.name + ".tmp")
         try:
-            with temporary.open("w", encoding="utf-8") as out:
-                out.writelines(document_lines(document))
-                out.flush()
-                os.fsync(out.fileno())
+            write_document(document, temporary, name=self.path.name)
             temporary.replace(self.path)
             self.part.unlink(missing_ok=True)
         except OSError as error:
@@ -117,48 +120,23 @@ def document_lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield "\n]}\n"
 
 
-def rebuild(part: str | Path) -> dict[str, Any]:
-    """The trace document from the events of ``FILE.part``, as :meth:`TraceWriter.close` had it.
+def write_document(document: Mapping[str, Any], path: Path, *, name: str | None = None) -> None:
+    """Write the document and have it on the disk, compressed as its name asks.
 
-    A last line that a crash cut short is left out.
+    Args:
+        document: its programs may come one by one.
+        path: where to.
+        name: decides the compression in place of the path's own name.
 
     Raises:
-        TraceError: the file cannot be read, a line before the last is damaged, or the run's start
-            is missing.
+        OSError: the file cannot be written.
     """
-    path = Path(part)
-    record = RunRecord()
-    for event in _events(path):
-        record.apply(event)
-    try:
-        return record.document()
-    except TraceError as error:
-        raise TraceError(
-            f"{path} holds no run's start: the run ended before its engine was up, or this is no "
-            "trace; choose another file"
-        ) from error
-
-
-def _events(path: Path) -> Iterator[Event]:
-    damaged: int | None = None
-    try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines, start=1):
-                if damaged is not None:
-                    raise TraceError(
-                        f"line {damaged} of {path} is no event of a trace; delete the line to read "
-                        "the rest"
-                    )
-                try:
-                    event = event_from_wire(json.loads(line))
-                except (ValueError, KeyError, TypeError, AttributeError):
-                    damaged = number
-                    continue
-                yield event
-    except OSError as error:
-        raise TraceError(
-            f"the trace {path} cannot be read: {error.strerror}; check the name and its permissions"
-        ) from error
+    out, file = open_for_writing(path, name)
+    with file:
+        with out:
+            out.writelines(document_lines(document))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _open_part(path: Path, part: Path) -> TextIO:

@@ -27,7 +27,7 @@ def document_of(events: list[Event]) -> dict:
 
 def test_the_document_has_the_agreed_form(small_run):
     assert document_of(small_run) == {
-        "schema": 1,
+        "schema": 2,
         "engine": {"kind": "vllm", "model": "smollm2", "replicas": 1},
         "policy": "atlas",
         "programs": [
@@ -134,7 +134,7 @@ def test_the_schema_is_a_schema_and_accepts_the_document(small_run):
     "spoil",
     [
         lambda d: d.update(extra=1),
-        lambda d: d.update(schema=2),
+        lambda d: d.update(schema=3),
         lambda d: d["engine"].update(extra=1),
         lambda d: d["programs"][0].update(status="paused"),
         lambda d: d["programs"][0].pop("critical_path"),

@@ -28,7 +28,8 @@ from autellix.tracing.events import (
     event_to_wire,
 )
 from autellix.tracing.record import RunRecord
-from autellix.tracing.writer import TraceWriter, part_of, rebuild
+from autellix.tracing.trace_file import rebuild
+from autellix.tracing.writer import TraceWriter, part_of
 
 RUN = RunStarted(clock_s=100.0, engine="vllm", model="smollm2", replicas=1, policy="atlas")
 
