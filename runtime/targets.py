@@ -191,7 +191,12 @@ def script_path(path: Path) -> Path:
         raise TargetError(f"There is no script {path}: the folder {folder} does not exist.")
     scripts = sorted(p.name for p in folder.glob("*.py"))
     near = get_close_matches(path.name, scripts, n=1, cutoff=0.5)
-    hint = f"Did you mean {folder / near[0]}?" if near else f"{folder} holds no similar file."
+    where = "this folder" if folder == Path() else f"the folder {folder}"
+    hint = f"There is no .py file in {where}."
+    if near:
+        hint = f"Did you mean {folder / near[0]}?"
+    elif scripts:
+        hint = f"The scripts in {where}: {', '.join(scripts[:5])}."
     raise TargetError(f"There is no script {path}. {hint}")
 
 

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -173,17 +173,28 @@ def _worst_first(row: ProgramSummary) -> tuple[bool, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of figures: its head on a wide and on a narrow screen, its texts."""
+    """A column of figures: its head on a wide and on a narrow screen, its texts.
+
+    Attributes:
+        spare: where it is too narrow for all, the column with the largest goes first; 0 stays.
+    """
 
     head: str
     narrow_head: str
     text: Callable[[ProgramSummary], str]
     total: Callable[[RunTotals], str] = lambda totals: ""
+    spare: int = 0
 
 
 _COLUMNS = (
     _Column("\ncalls", "\ncalls", lambda r: count_text(r.calls), lambda t: count_text(t.calls)),
-    _Column("\ntools", "\ntools", lambda r: count_text(r.tools), lambda t: count_text(t.tools)),
+    _Column(
+        "\ntools",
+        "\ntools",
+        lambda r: count_text(r.tools),
+        lambda t: count_text(t.tools),
+        spare=1,
+    ),
     _Column(
         "prompt\ntokens",
         "prompt\ntokens",
@@ -195,6 +206,7 @@ _COLUMNS = (
         "\ncached",
         lambda r: count_text(r.cached_tokens),
         lambda t: count_text(t.cached_tokens),
+        spare=2,
     ),
     _Column(
         "output\ntokens",
@@ -216,39 +228,58 @@ _COLUMNS = (
         lambda t: seconds_text(t.service_s),
     ),
     _Column("critical\npath s", "crit.\npath s", lambda r: seconds_text(r.critical_path_s)),
-    _Column("share of\nresponse", "its\n%", lambda r: percent_text(r.critical_path_share)),
+    _Column("share of\nresponse", "its\n%", lambda r: percent_text(r.critical_path_share), spare=3),
 )
 _WIDE = 100
+_NAME_WIDTH = 12  # for names of at least this length, before any column of figures
 
 
 def _table(rows: Sequence[ProgramSummary], totals: RunTotals, width: int) -> Table:
-    wide = width >= _WIDE
-    heads = [column.head if wide else column.narrow_head for column in _COLUMNS]
-    body = [[column.text(row) for column in _COLUMNS] for row in rows]
-    sums = [column.total(totals) for column in _COLUMNS]
-    widths = [
-        max(map(len, [*head.split("\n"), *texts]))
-        for head, texts in zip(heads, zip(sums, *body, strict=True), strict=True)
-    ]
-    longest_status = max((len(row.status) for row in rows), default=0)
-    status_width = max(len("status"), longest_status if wide else min(longest_status, 7))
-    name_width = max(
-        len("program"),
-        min(
-            width - status_width - sum(widths) - len(widths) - 1,
-            max((len(label(row.name, row.id, width)) for row in rows), default=0),
-        ),
-    )
+    status_width = max(len("status"), max((len(row.status) for row in rows), default=0))
+    longest_name = max((len(label(row.name, row.id, width)) for row in rows), default=0)
+    needed = status_width + 1 + max(len("program"), min(longest_name, _NAME_WIDTH))
+    columns = _columns(rows, totals, width, needed)
+    room = width - status_width - 1 - sum(column.width + 1 for column in columns)
+    name_width = max(len("program"), min(room, longest_name))
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("\nprogram", width=name_width, no_wrap=True)
-    table.add_column("\nstatus", width=status_width, no_wrap=True, overflow="ellipsis")
-    for head, column_width in zip(heads, widths, strict=True):
-        table.add_column(head, width=column_width, justify="right", no_wrap=True)
-    for row, texts in zip(rows, body, strict=True):
-        name = Text(label(row.name, row.id, name_width))
-        table.add_row(name, Text(row.status, STYLES[row.status]), *texts)
-    table.add_row("total", "", *sums, style="bold")
+    table.add_column("\nstatus", width=status_width, no_wrap=True)
+    for column in columns:
+        table.add_column(column.head, width=column.width, justify="right", no_wrap=True)
+    for number, row in enumerate(rows):
+        name, status = Text(label(row.name, row.id, name_width)), STYLES[row.status]
+        figures = [column.texts[number] for column in columns]
+        table.add_row(name, Text(row.status, status), *figures)
+    table.add_row("total", "", *[column.total for column in columns], style="bold")
     return table
+
+
+class _Filled(NamedTuple):
+    """A column as it is shown."""
+
+    head: str
+    texts: list[str]
+    total: str
+    width: int
+    spare: int
+
+
+def _columns(
+    rows: Sequence[ProgramSummary], totals: RunTotals, width: int, needed: int
+) -> list[_Filled]:
+    """The columns of figures that fit beside ``needed`` cells of names and statuses."""
+    columns = []
+    for column in _COLUMNS:
+        head = column.head if width >= _WIDE else column.narrow_head
+        texts, total = [column.text(row) for row in rows], column.total(totals)
+        widest = max(map(len, [*head.split("\n"), *texts, total]))
+        columns.append(_Filled(head, texts, total, widest, column.spare))
+    while needed + sum(column.width + 1 for column in columns) > width:
+        least = max(columns, key=lambda column: column.spare)
+        if not least.spare:
+            break
+        columns.remove(least)
+    return columns
 
 
 def _totals_line(totals: RunTotals) -> Text:

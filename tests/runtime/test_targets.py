@@ -220,7 +220,9 @@ def test_a_name_that_is_no_program_is_told_why(write: Write, name: str, said: st
 def test_a_missing_script_is_told_the_nearest(write: Write) -> None:
     write("react_agent.py", "")
     assert "Did you mean react_agent.py?" in complaint("react_agnt.py")
-    assert "no similar file" in complaint("zzz.py")
+    assert "The scripts in this folder: react_agent.py." in complaint("zzz.py")
+    Path("empty").mkdir()
+    assert "There is no .py file in the folder empty." in complaint("empty/agent.py")
     assert "folder nowhere does not exist" in complaint("nowhere/agent.py")
 
 

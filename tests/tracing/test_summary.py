@@ -87,6 +87,17 @@ def test_it_fits_the_width(width, scale):
     assert all("3f2a9b1c" in line for line in lines[2:7])
 
 
+def test_where_it_is_narrow_columns_give_way_to_names_and_statuses():
+    programs = [program(0, "interrupted", id="letter-1"), program(1, "cancelled", id="letter-2")]
+    for row in programs:
+        row["name"] = "letter"
+    lines = shown(programs, 80)
+    assert lines[2].startswith("letter-1 interrupted ")
+    assert lines[3].startswith("letter-2 cancelled   ")
+    assert "%" not in lines[1]
+    assert shown(programs, 120)[1].endswith("response")
+
+
 def test_of_many_programs_the_failed_and_the_longest_are_shown():
     programs = [program(index, "failed" if index == 7 else "done") for index in range(100)]
     lines = shown(programs)
