@@ -30,6 +30,7 @@ from .launcher import Outcome, failure_text, run_programs
 from .openai_route import OpenAIRoute
 from .progress import Steps
 from .run_threads import RunThreads
+from .run_watch import RunWatch
 from .session import Session, use_session
 from .settings import Settings
 from .targets import Entry, Target, load_program, opened, parse_target, run_script, script_path
@@ -251,10 +252,10 @@ def _view(
     if settings.quiet:
         yield
     elif settings.live:
-        with LiveView(lambda: session.snapshot(total), console=console):
+        with LiveView(RunWatch(session, programs_total=total).snapshot, console=console):
             yield
     else:
-        with ProgressView(lambda: session.snapshot(total, with_engine=False), console=console):
+        with ProgressView(RunWatch(session, programs_total=total).snapshot, console=console):
             yield
 
 

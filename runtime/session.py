@@ -22,7 +22,6 @@ from ..integrations.recorder import Recorder
 from ..scheduler.policies import policy_named
 from ..tracing.events import RunStarted
 from ..tracing.record import RunRecord
-from ..tracing.snapshot import ReplicaRow, RunSnapshot
 from ..tracing.writer import TraceWriter
 from .engine_host import EngineHost
 from .engine_loop import EngineLoop
@@ -30,13 +29,11 @@ from .journal_threads import ThreadAccounts, default_journal
 from .model_map import ModelMap
 from .models import DEFAULT_MODEL
 from .programs import Programs
-from .protocols import EngineStats
 from .settings import Settings
 
 if TYPE_CHECKING:
     from .chat_service import ChatService
 
-_STATS_TIMEOUT_S = 5.0
 _BEAT_S = 0.25
 _RECEIPTS_TIMEOUT_S = 2.0
 _LOOK_AGAIN_S = 0.01
@@ -214,28 +211,6 @@ class Session:
     def _with_model(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return {**body, "model": self.model_for(body.get("model"))}
 
-    # ── views ────────────────────────────────────────────────────────────────────────────────
-
-    def snapshot(
-        self, programs_total: int | None = None, *, with_engine: bool = True
-    ) -> RunSnapshot:
-        """The run at this moment; blocks for the engine's own state where that is wanted."""
-        stats = self._engine_stats() if with_engine else EngineStats()
-        return self.record.snapshot(
-            self.now(),
-            replicas=(_replica_row(0, stats),) if with_engine else (),
-            levels=stats.call_levels,
-            waiting=frozenset(stats.waiting_calls),
-            programs_total=programs_total,
-        )
-
-    def _engine_stats(self) -> EngineStats:
-        try:
-            host = self.host
-            return host.loop.submit(host.engine.stats()).result(timeout=_STATS_TIMEOUT_S)
-        except (TimeoutError, asyncio.CancelledError, AutellixError):
-            return EngineStats()
-
     # ── end ──────────────────────────────────────────────────────────────────────────────────
 
     def finish(self) -> Path | None:
@@ -292,12 +267,6 @@ def _stopping_current_task() -> Callable[[], None]:
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     return stop
-
-
-def _replica_row(index: int, stats: EngineStats) -> ReplicaRow:
-    names = ("running", "waiting", "seats", "running_by_level", "waiting_by_level", "kv_usage")
-    names += ("step_s", "preemptions", "promotions", "demotions")
-    return ReplicaRow(index=index, **{name: getattr(stats, name) for name in names})
 
 
 _current: Session | None = None

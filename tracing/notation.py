@@ -30,6 +30,11 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def brief_seconds(seconds: float) -> str:
+    """A duration in running text, in at most five characters up to an hour: ``4.2s``, ``3:07``."""
+    return f"{seconds:.1f}s" if seconds < 59.95 else duration_text(seconds)
+
+
 def count_text(count: int) -> str:
     """A count in at most five characters up to a billion: ``950``, ``12.3k``, ``4.5M``."""
     if count < 1_000:

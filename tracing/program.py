@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
 from typing import Any
 
 from .dag import ProgramDag
@@ -17,7 +16,8 @@ from .events import (
     ProgramStatus,
     ReceiptArrived,
 )
-from .snapshot import ProgramRow, ProgramState
+from .live_rows import program_row
+from .snapshot import EngineCalls, ProgramRow
 
 
 class ProgramRecord:
@@ -129,49 +129,16 @@ class ProgramRecord:
             contents=self._contents,
         )
 
-    def row(
-        self, now_s: float, *, levels: Mapping[str, int], waiting: Container[str]
-    ) -> ProgramRow:
+    def row(self, now_s: float, engine: EngineCalls) -> ProgramRow:
         """The program at this moment; an ended program's row is made once.
 
         Args:
             now_s: seconds since the run's start.
-            levels: level of live calls, by call id.
-            waiting: ids of the calls that hold no seat.
+            engine: where the live calls are.
         """
         if self._final_row is not None:
             return self._final_row
-        calls = [call for call, event in self.open.items() if event.kind == "llm"]
-        queued = sum(call in waiting for call in calls)
-        dag = self.dag
-        state, waits_for = self._state(calls, queued)
-        row = ProgramRow(
-            id=self.id,
-            name=self.name,
-            state=state,
-            level=min((levels[call] for call in calls if call in levels), default=None),
-            calls_done=dag.llm_done,
-            calls_running=len(calls) - queued,
-            calls_waiting=queued,
-            tools=dag.tools,
-            tokens=dag.output_tokens,
-            attained_s=dag.service_s,
-            critical_path_s=dag.critical_path_s,
-            wait_s=dag.wait_s,
-            response_s=dag.response_s(now_s),
-            waits_for=waits_for,
-        )
+        row = program_row(self, now_s, engine)
         if self.status != "running" and not self.open:
             self._final_row = row
         return row
-
-    def _state(self, calls: list[str], queued: int) -> tuple[ProgramState, str]:
-        if self.status != "running":
-            return self.status, "a person" if self.status == "interrupted" else ""
-        if calls:
-            return ("waiting", "a seat") if queued == len(calls) else ("running", "the engine")
-        tools = [event.name for event in self.open.values() if event.kind == "tool"]
-        if tools:
-            more = f" and {len(tools) - 1} more" if len(tools) > 1 else ""
-            return "in tool", f"{tools[0]}{more}"
-        return "running", "its own code"

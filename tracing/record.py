@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from threading import RLock
 from typing import Any
 
@@ -22,10 +23,14 @@ from .events import (
     ReceiptArrived,
     RunStarted,
 )
+from .live_rows import program_graph
 from .program import ProgramRecord
-from .snapshot import ReplicaRow, RunSnapshot
+from .snapshot import EngineCalls, ProgramGraph, ProgramRow, ReplicaRow, RunSnapshot
 
 _log = logging.getLogger("autellix")
+
+NOT_ASKED = EngineCalls()
+MOST_ENDED = 500  # ended programs in a snapshot
 
 
 class RunRecord:
@@ -140,36 +145,59 @@ class RunRecord:
         now_s: float,
         *,
         replicas: Sequence[ReplicaRow] = (),
-        levels: Mapping[str, int] | None = None,
-        waiting: Container[str] = (),
+        engine: EngineCalls = NOT_ASKED,
         programs_total: int | None = None,
+        title: str = "",
     ) -> RunSnapshot:
         """The run at this moment, for the views.
 
         Args:
             now_s: seconds since the run's start.
             replicas: the replicas' state, from the engine.
-            levels: level of live calls by call id, from the engine.
-            waiting: ids of the calls that hold no seat; a set. What is not in it counts as running.
+            engine: where the live calls are, from the engine.
             programs_total: how many programs the run will have, where that is known.
+            title: what runs.
         """
         with self._lock:
-            rows = tuple(
-                record.row(now_s, levels=levels or {}, waiting=waiting)
-                for record in self._programs.values()
-            )
-            states = [record.status for record in self._programs.values()]
+            states = Counter(record.status for record in self._programs.values())
+            started = len(self._programs)
+            tokens = self._output_tokens + sum(engine.tokens.values())
             return RunSnapshot(
                 elapsed_s=now_s,
-                programs=rows,
+                title=title,
+                engine=self._run.engine if self._run else "",
+                model=self._run.model if self._run else "",
+                policy=self._run.policy if self._run else "",
+                programs=tuple(self._rows(now_s, engine)),
                 replicas=tuple(replicas),
                 calls_done=self._llm_done,
-                tokens_per_s=self._output_tokens / now_s if now_s > 0 else 0.0,
-                programs_running=states.count("running"),
-                programs_done=states.count("done"),
-                programs_failed=states.count("failed"),
-                programs_total=len(states) if programs_total is None else programs_total,
+                tokens=tokens,
+                tokens_per_s=tokens / now_s if now_s > 0 else 0.0,
+                service_s=sum(record.dag.service_s for record in self._programs.values()),
+                wait_s=sum(record.dag.wait_s for record in self._programs.values()),
+                programs_running=states["running"],
+                programs_done=states["done"],
+                programs_failed=states["failed"],
+                programs_total=started if programs_total is None else programs_total,
             )
+
+    def graph(
+        self, program: str, now_s: float, *, engine: EngineCalls = NOT_ASKED
+    ) -> ProgramGraph | None:
+        """The DAG of a program at this moment, for the views; None of one that has not begun."""
+        with self._lock:
+            record = self._programs.get(program)
+            return record and program_graph(record.dag, now_s, engine)
+
+    def _rows(self, now_s: float, engine: EngineCalls) -> Iterator[ProgramRow]:
+        """All programs that have not ended, and the last ones of those that have."""
+        ended = sum(record.status != "running" for record in self._programs.values())
+        left_out = max(0, ended - MOST_ENDED)
+        for record in self._programs.values():
+            if left_out and record.status != "running":
+                left_out -= 1
+                continue
+            yield record.row(now_s, engine)
 
     def _known_run(self) -> RunStarted:
         if self._run is None:

@@ -15,8 +15,9 @@ from autellix.tracing.events import (
     ReceiptArrived,
     RunStarted,
 )
+from autellix.tracing.live_rows import program_graph
 from autellix.tracing.record import RunRecord
-from autellix.tracing.snapshot import ProgramRow, ReplicaRow
+from autellix.tracing.snapshot import EngineCalls, ProgramRow, ReplicaRow
 
 RUN = RunStarted(clock_s=0.0, engine="vllm", model="m", replicas=1, policy="plas")
 
@@ -56,8 +57,9 @@ def record_of(*events: Event) -> RunRecord:
     return record
 
 
-def row_of(*events: Event, now_s: float = 10.0, levels=None, waiting=()) -> ProgramRow:
-    snapshot = record_of(started(), *events).snapshot(now_s, levels=levels, waiting=waiting)
+def row_of(*events: Event, now_s: float = 10.0, **engine) -> ProgramRow:
+    calls = EngineCalls(known=bool(engine), **engine)
+    snapshot = record_of(started(), *events).snapshot(now_s, engine=calls)
     (row,) = snapshot.programs
     return row
 
@@ -146,21 +148,44 @@ def test_a_later_run_start_completes_the_facts():
 
 
 def test_a_program_with_a_seated_call_is_running():
-    row = row_of(begin("a"), begin("b"), levels={"a": 3, "b": 2}, waiting={"b"})
-    assert (row.state, row.waits_for, row.level) == ("running", "the engine", 2)
+    levels, places = {"a": 3, "b": 2}, {"b": 0}
+    row = row_of(begin("a"), begin("b"), levels=levels, places=places, tokens={"a": 7})
+    assert (row.state, row.waits_for, row.level) == ("running", "m 10.0s, 1 in queue", 2)
     assert (row.calls_done, row.calls_running, row.calls_waiting) == (0, 1, 1)
+    assert row.tokens == 7
+
+
+def test_calls_of_one_kind_are_counted_in_words():
+    row = row_of(begin("a"), begin("b", at_s=1.0), levels={"a": 1, "b": 1})
+    assert row.waits_for == "m x2 10.0s"
+
+
+def test_without_word_from_the_engine_an_open_call_is_taken_to_run():
+    row = row_of(begin("a"))
+    assert (row.state, row.waits_for, row.level) == ("running", "m 10.0s", None)
+
+
+def test_a_call_that_the_engine_does_not_have_yet_is_on_its_way():
+    row = row_of(begin("a"), levels={"somebody else's": 1})
+    assert (row.state, row.waits_for) == ("running", "the way to the engine")
 
 
 def test_a_program_whose_calls_all_queue_is_waiting():
-    row = row_of(begin("a"), waiting={"a"})
-    assert (row.state, row.waits_for, row.level) == ("waiting", "a seat", None)
+    row = row_of(begin("a"), begin("b"), levels={"a": 2, "b": 1}, places={"a": 3, "b": 1})
+    assert (row.state, row.waits_for, row.level) == ("waiting", "a seat, 1 before it", 1)
+    assert row_of(begin("a"), places={"a": 0}, levels={"a": 1}).waits_for == "a seat, next"
 
 
-def test_a_program_in_a_tool_says_which():
+def test_a_call_that_lost_its_seat_says_so():
+    row = row_of(begin("a"), levels={"a": 2}, places={"a": 4}, preempted=frozenset({"a"}))
+    assert row.waits_for == "a seat again, 4 before it"
+
+
+def test_a_program_in_a_tool_says_which_and_for_how_long():
     tools = (begin("t", kind="tool", name="search"), begin("u", kind="tool", name="read"))
-    assert row_of(tools[0]).waits_for == "search"
-    row = row_of(*tools)
-    assert (row.state, row.waits_for) == ("in tool", "search and 1 more")
+    assert row_of(tools[0]).waits_for == "search 10.0s"
+    row = row_of(*tools, now_s=75.0)
+    assert (row.state, row.waits_for) == ("in tool", "search +1 1:15")
 
 
 def test_a_call_inside_a_tool_is_what_the_program_waits_for():
@@ -213,3 +238,41 @@ def test_a_snapshot_counts_programs_calls_and_tokens():
     assert record.snapshot(5.0).programs_total == 3
     assert record.open_calls("p") == ("b",)
     assert record.open_calls("nobody") == ()
+
+
+def test_of_many_ended_programs_the_last_ones_are_in_a_snapshot(monkeypatch):
+    monkeypatch.setattr("autellix.tracing.record.MOST_ENDED", 2)
+    record = record_of(started("live"))
+    for name in "abcd":
+        record.apply(started(name))
+        record.apply(ProgramEnded(at_s=1.0, program=name, status="done"))
+    snapshot = record.snapshot(2.0)
+    assert [row.id for row in snapshot.programs] == ["live", "c", "d"]
+    assert (snapshot.programs_running, snapshot.programs_done) == (1, 4)
+
+
+def test_the_dag_of_a_program_is_there_for_the_views():
+    record = record_of(
+        started(),
+        begin("a"),
+        end("a", 2.0),
+        begin("t", "a", kind="tool", name="search", at_s=1.0),
+        begin("b", "a", at_s=2.0),
+        begin("c", "t", at_s=2.0),
+    )
+    calls = EngineCalls(levels={"b": 1, "c": 3}, places={"c": 0}, tokens={"b": 5}, known=True)
+    graph = record.graph("p", 4.0, engine=calls)
+    assert graph is not None
+    a, t, b, c = graph.nodes
+    assert (a.state, a.took_s, a.wait_s, a.tokens, a.is_critical) == ("done", 2.0, 0.5, 10, True)
+    assert (t.kind, t.label, t.state, t.took_s) == ("tool", "search", "running", 3.0)
+    assert (b.state, b.level, b.tokens, b.took_s) == ("running", 1, 5, 2.0)
+    assert (c.state, c.level, c.parents) == ("waiting", 3, ((1, "order"),))
+    assert record.graph("nobody", 4.0) is None
+
+
+def test_of_a_large_dag_the_newest_calls_are_kept():
+    record = record_of(started(), *(begin(str(n), *[str(n - 1)] * (n > 0)) for n in range(9)))
+    graph = program_graph(record.dag("p"), 1.0, EngineCalls(), most=3)
+    assert (graph.hidden, len(graph.nodes)) == (6, 3)
+    assert [node.parents for node in graph.nodes] == [(), ((0, "order"),), ((1, "order"),)]
