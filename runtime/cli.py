@@ -211,6 +211,73 @@ def run(
     _leave(code)
 
 
+_CALIBRATE_EXAMPLES = """[bold]Examples[/bold]
+
+  autellix calibrate                             measure the embedded model, some two minutes
+
+  autellix calibrate --output here.json          and keep it: --engine sim:here.json of benchmarks
+
+  autellix calibrate --model org/name --engine-arg max_num_seqs=32 --json > measured.json
+"""
+
+
+@app.command(epilog=_CALIBRATE_EXAMPLES)
+def calibrate(
+    model: Annotated[
+        str | None,
+        typer.Option(envvar="AUTELLIX_MODEL", help="Any model vLLM serves. [embedded model]"),
+    ] = None,
+    engine_arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="AUTELLIX_ENGINE_ARG",
+            metavar="KEY=VALUE",
+            help="Argument of vLLM's engine; repeatable.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE.json", help="Write the preset there."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the preset.", show_default="the model's")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The preset and all that was measured on stdout.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option(envvar="AUTELLIX_QUIET", help="No progress.")] = False,
+    debug: Annotated[
+        bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks and the engine's own log.")
+    ] = False,
+) -> None:
+    """Measure the engine's steps on this machine, and model it for the simulator.
+
+    Step time = a + b * prompt tokens + c * calls + d * tokens of KV, fitted to steps of many
+    shapes. Leave the machine to it meanwhile.
+    """
+    from .calibrate import calibrate as measure
+    from .calibrate import check_output, report, write_preset
+    from .settings import Settings, parse_engine_args
+
+    with _plain_errors(debug):
+        check_output(output)
+        settings = Settings(
+            model=model,
+            engine_args=parse_engine_args(engine_arg or []),
+            quiet=quiet,
+            debug=debug,
+        )
+        done = measure(settings, Console(stderr=True), name=name)
+        if output is not None:
+            write_preset(done, output)
+        if as_json:
+            print(json.dumps(done.document, indent=1))
+        else:
+            report(done, Console())
+            if output is not None:
+                print(f"written: {output}")
+
+
 @app.command()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,

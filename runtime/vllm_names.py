@@ -42,7 +42,7 @@ try:
     from vllm.exceptions import GracefulHTTPError, VLLMClientError
     from vllm.outputs import RequestOutput
     from vllm.platforms import current_platform
-    from vllm.sampling_params import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -70,6 +70,7 @@ __all__ = [
     "FlexibleArgumentParser",
     "GracefulHTTPError",
     "RequestOutput",
+    "RequestOutputKind",
     "SamplingParams",
     "VLLMClientError",
     "build_app",

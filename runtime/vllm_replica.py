@@ -23,6 +23,7 @@ from autellix.errors import (
 )
 
 from ..scheduler.config import SchedulerConfig
+from ..scheduler.step_log import Step
 from ..scheduler.tickets import Receipt
 from .call_errors import call_error
 from .engine_start import (
@@ -59,9 +60,17 @@ _OURS = {"scheduler_cls", "scheduling_policy", "additional_config", "model"}
 
 
 def engine_args(
-    model: str, given: Mapping[str, Any], scheduler: SchedulerConfig, *, served_name: str
+    model: str,
+    given: Mapping[str, Any],
+    scheduler: SchedulerConfig,
+    *,
+    served_name: str,
+    scheduler_class: str = _SCHEDULER,
 ) -> AsyncEngineArgs:
     """Arguments of vLLM for a replica: what was given, our scheduler, and defaults for a CPU.
+
+    Args:
+        scheduler_class: dotted name of :class:`ProgramScheduler` or a kind of it.
 
     Raises:
         SettingsError: an argument that vLLM does not have, or that is ours to set.
@@ -85,7 +94,7 @@ def engine_args(
     values = defaults | dict(given)
     return AsyncEngineArgs(
         model=model,
-        scheduler_cls=_SCHEDULER,
+        scheduler_cls=scheduler_class,
         scheduling_policy="priority",
         additional_config={"autellix": scheduler.to_dict()},
         **values,
@@ -120,8 +129,12 @@ class VllmReplica:
         *,
         served_name: str,
         debug: bool = False,
+        scheduler_class: str = _SCHEDULER,
     ) -> VllmReplica:
         """Start the replica's processes and wait until they serve.
+
+        Args:
+            scheduler_class: dotted name of :class:`ProgramScheduler` or a kind of it.
 
         Raises:
             EngineStartError: it did not come up; the message names the likely cause and the log.
@@ -131,7 +144,13 @@ class VllmReplica:
         logfile = None if debug else new_log()
         scratch = new_scratch()
         try:
-            args = engine_args(model, given, scheduler, served_name=served_name)
+            args = engine_args(
+                model,
+                given,
+                scheduler,
+                served_name=served_name,
+                scheduler_class=scheduler_class,
+            )
             with engine_processes(Path(scratch.name), logfile):
                 llm = AsyncLLM.from_engine_args(args)
         except BaseException as cause:
@@ -213,6 +232,21 @@ class VllmReplica:
         if not await self._ask("autellix_configure", scheduler.to_dict()):
             raise EngineError(
                 "The scheduler's settings can be changed only while no call runs; drain first."
+            )
+
+    async def take_steps(self) -> list[Step]:
+        """The steps since this was asked last, of a replica that runs ``LOGGING_SCHEDULER``."""
+        return [Step(*step) for step in await self._ask("autellix_steps") or ()]
+
+    async def forget_prefixes(self) -> None:
+        """Empty the prefix cache.
+
+        Raises:
+            EngineError: calls are running; let them end first.
+        """
+        if not await self.llm.reset_prefix_cache():
+            raise EngineError(
+                "The prefix cache can be emptied only while no call runs; drain first."
             )
 
     async def _ask(self, method: str, *args: Any) -> Any:

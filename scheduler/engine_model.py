@@ -38,10 +38,14 @@ bytes a token read at 10 GB/s.
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
 
-from autellix.errors import SettingsError
+from autellix.errors import InputError, SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,8 @@ class StepTime:
     def __post_init__(self) -> None:
         for name in ("a", "b", "c", "d"):
             value = getattr(self, name)
-            if not math.isfinite(value) or value < 0 or (name == "a" and value == 0):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 <= value < math.inf or (name == "a" and value == 0):
                 raise SettingsError(
                     f"coefficient {name} of the step time must be >= 0 seconds (a: > 0), got "
                     f"{value!r}; take those of a preset"
@@ -97,7 +102,7 @@ class EngineModel:
     def __post_init__(self) -> None:
         for name in ("kv_tokens", "block_tokens", "seats", "token_budget", "kv_bytes_per_token"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise SettingsError(f"{name} must be a whole number >= 1, got {value!r}")
         if self.token_budget <= self.seats:
             raise SettingsError(
@@ -108,8 +113,32 @@ class EngineModel:
             raise SettingsError(
                 f"kv_tokens must hold a block of {self.block_tokens}, got {self.kv_tokens}"
             )
-        if not self.link_bytes_per_s > 0:
+        number = isinstance(self.link_bytes_per_s, int | float)
+        if not number or not self.link_bytes_per_s > 0:
             raise SettingsError(f"link_bytes_per_s must be > 0, got {self.link_bytes_per_s!r}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The model as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Inverse of :meth:`to_dict`.
+
+        Raises:
+            SettingsError: a name that is not known or lacking, or an impossible value.
+        """
+        known = {f.name for f in fields(cls)}
+        needed = {"name", "step", "kv_tokens"}
+        unknown, lacking = {*values} - known, needed - {*values}
+        if unknown or lacking or not isinstance(values.get("step"), Mapping):
+            what = f"has no value {sorted(unknown)[0]!r}" if unknown else "lacks a value"
+            raise SettingsError(
+                f"an engine preset {what}; it needs {', '.join(sorted(needed))} and may have "
+                f"{', '.join(sorted(known - needed))}"
+            )
+        step = {name: values["step"].get(name, 0.0) for name in ("a", "b", "c", "d")}
+        return cls(**{**values, "step": StepTime(**step)})
 
     @property
     def blocks(self) -> int:
@@ -202,14 +231,39 @@ PRESETS: dict[str, EngineModel] = {
 
 
 def preset_named(name: str) -> EngineModel:
-    """The preset of that name.
+    """The preset of that name; a name that ends in ``.json`` is a file of ``autellix calibrate``.
 
     Raises:
         SettingsError: there is none; the message lists those there are.
+        InputError: the file cannot be read or holds no preset.
     """
+    if name.endswith(".json"):
+        return preset_in(Path(name))
     try:
         return PRESETS[name]
     except KeyError:
         raise SettingsError(
-            f"there is no engine preset {name!r}; choose one of: {', '.join(PRESETS)}"
+            f"there is no engine preset {name!r}; choose one of: {', '.join(PRESETS)}, or a file "
+            "of autellix calibrate (FILE.json)"
         ) from None
+
+
+def preset_in(path: Path) -> EngineModel:
+    """The preset in a file: by itself, or as "preset" of a larger document.
+
+    Raises:
+        InputError: the file cannot be read or holds no preset.
+    """
+    mend = "write one with: autellix calibrate --output FILE.json"
+    try:
+        document = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"there is no preset file {path}; {mend}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"preset file {path} cannot be read ({error}); {mend}") from None
+    if not isinstance(document, dict):
+        raise InputError(f"preset file {path} holds no object; {mend}")
+    try:
+        return EngineModel.from_dict(document.get("preset", document))
+    except (SettingsError, AttributeError, TypeError) as error:
+        raise InputError(f"preset file {path} holds no preset: {error}; {mend}") from None
