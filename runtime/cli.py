@@ -8,14 +8,16 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from autellix.errors import AutellixError, SettingsError, UsageError
+from autellix.errors import UsageError
 
 from .interrupts import INTERRUPTED
+from .plain_errors import plain_errors
+from .trace_command import trace_app
 
 app = typer.Typer(
     name="autellix",
@@ -52,6 +54,9 @@ def _version(wanted: bool) -> None:
         except importlib.metadata.PackageNotFoundError:
             print("autellix, from a checkout that is not installed")
         raise typer.Exit
+
+
+app.add_typer(trace_app, name="trace")
 
 
 @app.callback()
@@ -178,7 +183,7 @@ def run(
     from .run_command import RunRequest, run_request
     from .settings import Settings, parse_engine_args, parse_model_map
 
-    with _plain_errors(debug):
+    with plain_errors(debug):
         if not target and config is None:
             raise UsageError(
                 "Nothing to run. Write autellix run FILE.py, FILE.py:NAME, package.module:NAME, or "
@@ -259,7 +264,7 @@ def calibrate(
     from .calibrate import check_output, report, write_preset
     from .settings import Settings, parse_engine_args
 
-    with _plain_errors(debug):
+    with plain_errors(debug):
         check_output(output)
         settings = Settings(
             model=model,
@@ -286,7 +291,7 @@ def doctor(
     """Check this machine, and say how to mend what is wrong."""
     from .doctor import exit_code, render, run_doctor, to_json
 
-    with _plain_errors(debug):
+    with plain_errors(debug):
         findings = run_doctor()
         if as_json:
             print(json.dumps(to_json(findings), indent=2))
@@ -294,41 +299,6 @@ def doctor(
             render(findings, Console())
         code = exit_code(findings)
     raise typer.Exit(code)
-
-
-_TYPERS_OWN = (typer.Exit, typer.Abort)
-
-
-class _plain_errors:
-    """Turns our errors into one paragraph on stderr and an exit code."""
-
-    def __init__(self, debug: bool) -> None:
-        self.debug = debug
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            raise typer.Exit(INTERRUPTED) from None
-        if self.debug or not isinstance(error, Exception) or isinstance(error, _TYPERS_OWN):
-            return
-        text = str(error)
-        if not isinstance(error, AutellixError):
-            text = (
-                f"{type(error).__name__}: {text}. Nobody expected this; --debug shows where it "
-                "comes from."
-            )
-        Console(stderr=True).print(
-            f"[bold red]error:[/bold red] {_escape(text)}", soft_wrap=False, highlight=False
-        )
-        raise typer.Exit(2 if isinstance(error, UsageError | SettingsError) else 1) from None
-
-
-def _escape(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
 
 
 def _leave(code: int) -> None:

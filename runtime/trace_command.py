@@ -1,0 +1,147 @@
+"""``autellix trace``: show, explain, compare, replay, report and export a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+
+from autellix.errors import SettingsError, TraceError, UsageError
+
+from .plain_errors import plain_errors
+
+if TYPE_CHECKING:
+    from ..tracing.trace import Trace
+
+trace_app = typer.Typer(
+    help="Show, explain, compare, replay, report and export a trace of a run.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+File = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A trace: FILE.json, FILE.json.zst, FILE.json.gz, or FILE.part of a run that lasts.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
+Debug = Annotated[bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks.")]
+
+
+@trace_app.command()
+def show(
+    file: File,
+    program: Annotated[
+        str | None, typer.Option("--program", metavar="ID", help="Whose tree. [the longest]")
+    ] = None,
+    all_calls: Annotated[bool, typer.Option("--all", help="Every call of the tree.")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Programs, the tree of one of them, and its critical path."""
+    from ..tracing import show as showing
+    from ..tracing.waiting import Waiting
+
+    with _errors(debug):
+        trace = _read(file)
+        waiting = Waiting(trace)
+        chosen = trace.program(program) if program else None
+        if as_json:
+            _print_json(showing.show_json(waiting))
+            return
+        console = Console()
+        most = None if all_calls else showing.MOST_CALLS
+        _print(console, showing.render(waiting, console, program=chosen, most_calls=most))
+
+
+@trace_app.command()
+def why(
+    file: File,
+    call: Annotated[
+        str,
+        typer.Argument(metavar="CALL", help="PROGRAM/NUMBER or a call's id, as show lists them."),
+    ],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Why a call waited: its whole story, and who was served instead."""
+    from ..tracing import why as explaining
+    from ..tracing.waiting import Waiting
+
+    with _errors(debug):
+        trace = _read(file)
+        found = trace.call(call)
+        waiting = Waiting(trace)
+        if as_json:
+            _print_json(explaining.why_json(waiting, found))
+        else:
+            _print(Console(), explaining.render(waiting, found))
+
+
+@trace_app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A trace.", show_default=False)],
+    b: Annotated[
+        Path,
+        typer.Argument(metavar="B", help="Another one of the same programs.", show_default=False),
+    ],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Two policies on the same programs: what each gained and lost."""
+    from ..tracing import diff as comparing
+
+    with _errors(debug):
+        found = comparing.diff(_read(a), _read(b))
+        if not found.programs:
+            raise UsageError(
+                f"{a} and {b} have no program in common: neither ids nor names are the same. Give "
+                "two traces of the same programs."
+            )
+        if as_json:
+            _print_json(comparing.diff_json(found))
+            return
+        console = Console()
+        names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
+        _print(console, comparing.render(found, names, console.width))
+
+
+# How they read and print.
+
+
+@contextlib.contextmanager
+def _errors(debug: bool) -> Iterator[None]:
+    """A file that cannot be used is a wrong argument; whoever reads our output may stop early."""
+    with plain_errors(debug, usage=(UsageError, SettingsError, TraceError)):
+        try:
+            yield
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _read(file: Path) -> Trace:
+    from ..tracing.trace_file import read_trace
+
+    trace = read_trace(file)
+    for loss in trace.losses:
+        Console(stderr=True).print(f"{file}: {loss}.", style="yellow", markup=False)
+    return trace
+
+
+def _print(console: Console, shown: RenderableType) -> None:
+    console.print(shown, highlight=False)
+
+
+def _print_json(values: Any) -> None:
+    print(json.dumps(values, indent=2, ensure_ascii=False, default=str))
