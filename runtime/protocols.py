@@ -148,6 +148,8 @@ class CallStart:
         name: model or tool name.
         node: innermost LangGraph node or task, None outside of one.
         parents: immediate predecessors in the program's DAG.
+        attempt: which attempt of its node makes it, from 1: a node with a retry policy may fail
+            and be run again.
     """
 
     program: str
@@ -156,6 +158,7 @@ class CallStart:
     name: str
     node: str | None
     parents: tuple[Parent, ...]
+    attempt: int = 1
 
 
 class ProgramObserver(Protocol):
