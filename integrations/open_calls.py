@@ -164,4 +164,5 @@ def _start_of(run: Run, name: str) -> CallStart:
             Parent(id=dep, kind="order" if task is None else task.kind(dep))
             for dep in sorted(run.deps)
         ),
+        attempt=task.attempts() if task is not None else 1,
     )

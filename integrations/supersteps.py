@@ -34,6 +34,7 @@ class NodeTask:
     """One attempt of one node task of a superstep."""
 
     __slots__ = (
+        "attempt",
         "base",
         "entry",
         "exit",
@@ -60,6 +61,7 @@ class NodeTask:
         self.base = base  # what came over the barrier; empty for a retry after calls
         self.writers = writers  # None in the first superstep
         self.outer = outer
+        self.attempt = 1
         self.exit: Frontier | None = None
         self.strand: Strand | None = None
         self.writes: set[str] = set()
@@ -74,6 +76,10 @@ class NodeTask:
                 return "trigger" if hit else "barrier"
             task = task.outer
         return "order"
+
+    def attempts(self) -> int:
+        """Which attempt this is; where a task around it is tried again, that counts as well."""
+        return max(self.attempt, self.outer.attempts() if self.outer is not None else 1)
 
     def close(self) -> None:
         """The attempt is over (rule 8)."""
@@ -113,7 +119,8 @@ class Supersteps:
             if before.exit is not None:
                 entry, base = before.exit, EMPTY
         task = NodeTask(node, tuple(triggers), entry, base, self.writers, self.caller.task)
-        task.exit = before.exit if before is not None else None
+        if before is not None:
+            task.exit, task.attempt = before.exit, before.attempt + 1
         self.tasks[task_id] = task
         return task
 

@@ -141,6 +141,7 @@ class Programs:
                     name=start.name,
                     node=start.node,
                     parents=tuple((parent.id, parent.kind) for parent in start.parents),
+                    attempt=start.attempt,
                 )
             )
 

@@ -41,6 +41,7 @@ class CallAttributes(TypedDict):
     kind: NodeKind
     name: str
     node: str | None
+    attempt: int
     place: int
     superstep: int
     start_s: float
@@ -125,6 +126,7 @@ class ProgramDag:
         node: str | None,
         parents: Sequence[tuple[str, EdgeKind]],
         start_s: float,
+        attempt: int = 1,
     ) -> float:
         """Add a call that begins now.
 
@@ -136,6 +138,7 @@ class ProgramDag:
             parents: immediate predecessors (id, edge kind); where one comes twice its first edge
                 counts.
             start_s: seconds since the run's start.
+            attempt: which attempt of its node makes it, from 1.
 
         Returns:
             Attained service p(c), seconds.
@@ -154,6 +157,7 @@ class ProgramDag:
                 f"{', '.join(map(repr, missing))}; add parents before their children"
             )
         self._add_node(call, kind, name, node, start_s)
+        self.call(call)["attempt"] = attempt
         for parent, edge_kind in parents:
             if parent not in self.graph.pred[call]:
                 self.graph.add_edge(parent, call, kind=edge_kind)
@@ -189,6 +193,7 @@ class ProgramDag:
             "kind": kind,
             "name": name,
             "node": node,
+            "attempt": 1,
             "place": len(self.graph),
             "superstep": 0,
             "start_s": start_s,

@@ -123,6 +123,8 @@ def _call_document(
         "status": attributes["status"],
         "events": [_event_document(decision, origin_s) for decision in decisions],
     }
+    if attributes["attempt"] > 1:
+        document["attempt"] = attributes["attempt"]
     if attributes["first_token_s"] is not None:
         document["first_token_s"] = _seconds(attributes["first_token_s"])
     if attributes["error"] is not None:

@@ -91,7 +91,12 @@ class ProgramResumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallStarted:
-    """A call begins; ``parents`` are its immediate predecessors as (id, edge kind)."""
+    """A call begins.
+
+    Attributes:
+        parents: its immediate predecessors as (id, edge kind).
+        attempt: which attempt of its node makes it, from 1.
+    """
 
     at_s: float
     program: str
@@ -100,6 +105,7 @@ class CallStarted:
     name: str
     node: str | None = None
     parents: tuple[tuple[str, EdgeKind], ...] = ()
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,7 @@ class ProgramRecord:
             node=event.node,
             parents=known,
             start_s=event.at_s,
+            attempt=event.attempt,
         )
         self.open[event.call] = event
         self._final_row = None

@@ -43,6 +43,7 @@ class TracedCall:
         number: place among its program's calls, from 1.
         program: id of its program.
         content: what was asked and answered; None unless the run recorded it.
+        attempt: which attempt of its node made it, from 1.
     """
 
     number: int
@@ -68,6 +69,7 @@ class TracedCall:
     error: str | None
     events: tuple[TracedEvent, ...]
     content: Mapping[str, Any] | None = None
+    attempt: int = 1
 
     @property
     def handle(self) -> str:

@@ -116,6 +116,7 @@ def _call(fields: _Fields, program: str, number: int) -> TracedCall:
             for event in fields.each("events", "event")
         ),
         content=fields.mapping_or_none("content"),
+        attempt=fields.count("attempt", 1),
     )
 
 

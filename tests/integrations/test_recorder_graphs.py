@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
@@ -115,6 +116,27 @@ def test_a_second_attempt_follows_the_first(world: World, mode: str) -> None:
     world.run(graph.compile(), {"i": 0}, mode)
     assert world.seen.edges() == dag("p>try try>try try>try try>ok ok>b")
     assert world.seen.edges("trigger") == dag("p>try ok>b")
+    attempts = [(name, world.seen.starts[id].attempt) for id, name in world.seen.named().items()]
+    assert attempts == [("p", 1), ("try", 1), ("try", 2), ("try", 3), ("ok", 3), ("b", 1)]
+
+
+def test_a_subgraph_in_a_second_attempt_is_part_of_it(world: World, mode: str) -> None:
+    inner = chain_of(s=world.node("s")).compile()
+    tries = []
+
+    def fail_once(state: State) -> State:
+        tries.append(1)
+        if len(tries) < 2:
+            raise ConnectionError("again")
+        return {"i": 1}
+
+    policy = RetryPolicy(initial_interval=0.001, jitter=False)
+    graph = StateGraph(State)
+    graph.add_node("n", inner | RunnableLambda(fail_once), retry_policy=policy)
+    graph.add_edge(START, "n")
+    world.run(graph.compile(), {"xs": []}, mode)
+    assert world.seen.edges() == dag("s>s")
+    assert [start.attempt for start in world.seen.starts.values()] == [1, 2]
 
 
 def test_a_resumed_node_runs_again_from_its_top(world: World, mode: str) -> None:

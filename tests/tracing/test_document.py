@@ -10,8 +10,9 @@ import pytest
 
 from autellix.scheduler.tickets import DecisionKind
 from autellix.tracing.document import load_schema
-from autellix.tracing.events import Event
+from autellix.tracing.events import CallStarted, Event
 from autellix.tracing.record import RunRecord
+from autellix.tracing.trace_fields import trace_from_document
 
 
 def validator() -> jsonschema.Draft202012Validator:
@@ -128,6 +129,17 @@ def test_the_document_has_the_agreed_form(small_run):
 def test_the_schema_is_a_schema_and_accepts_the_document(small_run):
     jsonschema.Draft202012Validator.check_schema(load_schema())
     validator().validate(document_of(small_run))
+
+
+def test_a_call_tells_which_attempt_of_its_node_made_it(small_run):
+    again = CallStarted(at_s=4.6, program="p", call="c", kind="llm", name="smollm2", attempt=2)
+    document = document_of([*small_run, again])
+    validator().validate(document)
+    *first, second = document["programs"][0]["calls"]
+    assert second["attempt"] == 2
+    assert not any("attempt" in call for call in first)
+    calls = trace_from_document(document, "here").programs[0].calls
+    assert [call.attempt for call in calls] == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
