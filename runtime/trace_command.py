@@ -18,7 +18,10 @@ from autellix.errors import SettingsError, TraceError, UsageError
 from .plain_errors import plain_errors
 
 if TYPE_CHECKING:
+    from ..scheduler.engine_model import EngineModel
     from ..tracing.trace import Trace
+
+_MOST_REPLICAS = 1024
 
 trace_app = typer.Typer(
     help="Show, explain, compare, replay, report and export a trace of a run.",
@@ -114,6 +117,62 @@ def diff(
         console = Console()
         names = (a.name, b.name) if a.name != b.name else (str(a), str(b))
         _print(console, comparing.render(found, names, console.width))
+
+
+@trace_app.command()
+def whatif(
+    file: File,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Policies to predict. [the recorded one]")
+    ] = "",
+    replicas: Annotated[
+        str, typer.Option(metavar="N,...", help="Numbers of replicas. [as recorded]")
+    ] = "",
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET", help="A preset, or a file of calibrate. [fitted to FILE]"),
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict other policies and numbers of replicas: the recorded programs in the simulator."""
+    from . import what_if_view
+    from .what_if import what_if
+
+    with _errors(debug):
+        found = what_if(
+            _read(file),
+            _names(policy),
+            _counts(replicas),
+            engine=_preset(engine) if engine else None,
+        )
+        if as_json:
+            _print_json(what_if_view.what_if_json(found))
+            return
+        console = Console()
+        _print(console, what_if_view.render(found, console.width))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _counts(text: str) -> list[int]:
+    counts = []
+    for name in _names(text):
+        if not name.isdecimal() or not 1 <= int(name) <= _MOST_REPLICAS:
+            raise SettingsError(
+                f"--replicas takes whole numbers from 1 to {_MOST_REPLICAS}, such as 1,2,4; got "
+                f"{name!r}."
+            )
+        counts.append(int(name))
+    return counts
+
+
+def _preset(name: str) -> EngineModel:
+    from ..scheduler.engine_model import preset_named
+
+    return preset_named(name.removeprefix("sim:"))
 
 
 # How they read and print.
