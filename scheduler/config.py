@@ -18,6 +18,8 @@ class SchedulerConfig:
 
     Attributes:
         policy: what attained service means; a name that :func:`policy_named` knows.
+        program_ties: inside a level, whether the call whose program came first goes first, or the
+            call that entered the level first, as in the paper. None leaves it to the policy.
         levels: K, how many levels there are.
         first_quantum_s: upper bound of the best level, seconds of service. None derives it as
             ``quantum_steps`` typical engine steps and follows the engine when its steps change.
@@ -42,6 +44,7 @@ class SchedulerConfig:
     """
 
     policy: str = "atlas"
+    program_ties: bool | None = None
     levels: int = 8
     first_quantum_s: float | None = None
     quantum_steps: int = 32

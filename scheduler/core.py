@@ -4,8 +4,9 @@ The rules, in the order of a call's life. Levels count from 0 here and from 1 in
 
 1. A call arrives at the level that holds its ticket's attained service, behind those already there,
    with that level's whole quantum.
-2. Calls run in the order of their rank: by level, and by entry into the level (first come, first
-   served). Losing the seat does not change the rank.
+2. Calls run in the order of their rank: by level, inside it by the arrival of their program where
+   the policy ties by program, and then by entry into the level (first come, first served). Losing
+   the seat does not change the rank.
 3. Every N steps the policy runs (:meth:`Scheduler.tick`). A call that has used up its quantum goes
    one level down, to the end, with the new level's whole quantum.
 4. A call below the best level whose program has waited too long, (W + w) / (T + t) >= beta, goes to
@@ -39,7 +40,8 @@ from .service_clock import ServiceClock
 from .tickets import Receipt, Ticket
 from .victims import Capacity, Victim, choose_victims
 
-_LEVEL_SHIFT = 40
+# A rank is one whole number: level, program's number (0 without ties by program), entry.
+_LEVEL_SHIFT, _PROGRAM_SHIFT = 80, 40
 _RANK = attrgetter("rank")
 
 
@@ -68,6 +70,7 @@ class Scheduler:
 
     Attributes:
         config: the settings.
+        program_ties: whether the program that came first goes first inside a level.
         levels: bounds and quanta as they are now.
         calls: live calls by key, oldest first.
         preemptions, promotions, demotions: totals since the start.
@@ -76,6 +79,8 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
         self.policy = policy_named(config.policy)
+        ties = config.program_ties
+        self.program_ties = self.policy.program_ties if ties is None else ties
         self._level_step_s = config.expected_step_s
         self.levels = self._derive_levels()
         self.calls: dict[str, LiveCall] = {}
@@ -88,6 +93,7 @@ class Scheduler:
             config.beta, program_aware=self.policy.program_aware, clock=self._clock
         )
         self._entries = count()
+        self._latest_program = 0
         self._running: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
         self._waiting: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
 
@@ -109,6 +115,10 @@ class Scheduler:
             raise ValueError(f"call {key!r} is live already; give every call its own id")
         program = self._promotions.program(ticket, now)
         call = LiveCall(ticket, key, program, now, self.config.kept_decisions)
+        if self.program_ties:
+            self._latest_program = max(self._latest_program, ticket.program_number)
+            known = ticket.program_number >= 0
+            call.program_number = ticket.program_number if known else self._latest_program
         self.calls[key] = program.calls[key] = call
         level = self.levels.of(ticket.attained_s) if self.policy.multilevel else 0
         self._enter(call, level, now)
@@ -131,7 +141,7 @@ class Scheduler:
                 self._seat(call, now)
         self._clock.dispatch(joining, dropping, now)
 
-    def charge(self, now: float, steps: int = 1) -> float:
+    def charge(self, now: float, steps: int = 1, growth_s: float = 0.0) -> float:
         """The oldest step in flight has given its output; its duration, seconds.
 
         The step lasts from the later of (its dispatch, the previous step's output) to ``now`` and
@@ -140,13 +150,15 @@ class Scheduler:
         Args:
             steps: how many steps of the engine these were, told together because nothing else
                 happened in them.
+            growth_s: by how much each of them lasted longer than the one before, seconds.
         """
         step_s = self._clock.charge(now)
         if step_s:
             if steps == 1:
                 self._typical.add(step_s)
             else:
-                self._typical.add_alike(step_s / steps, steps)
+                first_s = step_s / steps - growth_s * (steps - 1) / 2
+                self._typical.add_series(first_s, growth_s, steps)
         return step_s
 
     def preempt(self, call: LiveCall, now: float, reason: str) -> None:
@@ -342,7 +354,8 @@ class Scheduler:
         """Put the call at the end of a level, with that level's whole quantum."""
         call.level = level
         call.placed_s = now
-        call.rank = (level << _LEVEL_SHIFT) + next(self._entries)
+        place = (level << _LEVEL_SHIFT) + (call.program_number << _PROGRAM_SHIFT)
+        call.rank = place + next(self._entries)
         call.levels.append(level + 1)
         self._clock.grant(call, self.levels.quanta[level])
 

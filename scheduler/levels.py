@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from itertools import repeat
 from statistics import median
 from typing import Self
 
@@ -77,13 +76,14 @@ class TypicalStep:
             self._window.clear()
             self._need = _WINDOW
 
-    def add_alike(self, step_s: float, times: int) -> None:
-        """Count several steps that lasted as long as each other, seconds each."""
-        while times:
-            some = min(times, self.left_in_window)
-            self._window.extend(repeat(step_s, some - 1))
-            self.add(step_s)
-            times -= some
+    def add_series(self, first_s: float, growth_s: float, steps: int) -> None:
+        """Count steps of which each lasted longer than the one before by the same amount."""
+        done = 0
+        while done < steps:
+            some = min(steps - done, self.left_in_window)
+            self._window.extend(first_s + growth_s * i for i in range(done, done + some - 1))
+            done += some
+            self.add(first_s + growth_s * (done - 1))
 
     @property
     def left_in_window(self) -> int:

@@ -32,7 +32,8 @@ class LiveCall:
         key: unique among live calls; the ticket's call id unless the engine has its own.
         program: totals that the call shares with its program's other live calls.
         level: from 0, best first.
-        rank: orders all calls: by level, then by entry into the level.
+        program_number: its program's place among programs where the level ties by program, else 0.
+        rank: orders all calls: by level, by program, then by entry into the level.
         placed_s: when it entered its level.
         seated: whether it has a seat in the engine.
         started: whether it ever had one.
@@ -68,6 +69,7 @@ class LiveCall:
         "placed_s",
         "preemptions",
         "program",
+        "program_number",
         "promotion_due_s",
         "quantum_end_s",
         "quantum_s",
@@ -91,6 +93,7 @@ class LiveCall:
         self.program = program
         self.arrived_s = now
         self.level = 0
+        self.program_number = 0
         self.rank = 0
         self.placed_s = now
         self.seated = False

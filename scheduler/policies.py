@@ -32,6 +32,8 @@ class Policy(Protocol):
         name: as given on the command line.
         multilevel: whether calls move between levels; without, arrival order is all there is.
         program_aware: whether promotion counts the program's wait and service or the call's alone.
+        program_ties: whether the call whose program came first goes first inside a level, unless
+            the settings say otherwise.
     """
 
     @property
@@ -42,6 +44,9 @@ class Policy(Protocol):
 
     @property
     def program_aware(self) -> bool: ...  # noqa: D102
+
+    @property
+    def program_ties(self) -> bool: ...  # noqa: D102
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """p(c) of a new call, seconds.
@@ -60,9 +65,23 @@ class Fcfs:
     name = "fcfs"
     multilevel = False
     program_aware = False
+    program_ties = False
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """All calls are equal."""
+        return 0.0
+
+
+class ProgramFcfs:
+    """First come, first served by program: one level, the program that came first goes first."""
+
+    name = "program-fcfs"
+    multilevel = False
+    program_aware = True
+    program_ties = True
+
+    def attained(self, history: History, chain_s: float | None) -> float:
+        """Only the order of arrival counts."""
         return 0.0
 
 
@@ -72,6 +91,7 @@ class Mlfq:
     name = "mlfq"
     multilevel = True
     program_aware = False
+    program_ties = False
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """A new call has attained nothing."""
@@ -84,6 +104,7 @@ class Plas:
     name = "plas"
     multilevel = True
     program_aware = True
+    program_ties = False
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """Sum of t over the finished calls."""
@@ -96,13 +117,14 @@ class Atlas:
     name = "atlas"
     multilevel = True
     program_aware = True
+    program_ties = False
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """The recursion over the parents; without a DAG the longest chain seen stands in."""
         return history.critical_path_s if chain_s is None else chain_s
 
 
-POLICIES: tuple[Policy, ...] = (Fcfs(), Mlfq(), Plas(), Atlas())
+POLICIES: tuple[Policy, ...] = (Fcfs(), ProgramFcfs(), Mlfq(), Plas(), Atlas())
 
 
 def policy_named(name: str) -> Policy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 
 from .policies import Policy
 from .tickets import Receipt, Ticket
@@ -37,6 +37,7 @@ class ProgramEntry:
     """What is known of a program that has not ended. Times are on the clock the table is told.
 
     Attributes:
+        number: place in the order in which programs were opened, from 0.
         opened_s: start of the program.
         service_s: sum of the service of its finished calls, seconds.
         critical_path_s: service along the longest chain of calls seen, seconds.
@@ -51,6 +52,7 @@ class ProgramEntry:
     """
 
     program: str
+    number: int
     opened_s: float
     service_s: float = 0.0
     critical_path_s: float = 0.0
@@ -89,6 +91,7 @@ class ProcessTable:
         self.policy = policy
         self.programs: dict[str, ProgramEntry] = {}
         self._program_of: dict[str, str] = {}
+        self._numbers = count()
 
     def __len__(self) -> int:
         return len(self.programs)
@@ -97,7 +100,8 @@ class ProcessTable:
         """The program's entry, made if there is none: a program may come back for another turn."""
         entry = self.programs.get(program)
         if entry is None:
-            entry = self.programs[program] = ProgramEntry(program=program, opened_s=now)
+            entry = ProgramEntry(program=program, number=next(self._numbers), opened_s=now)
+            self.programs[program] = entry
         return entry
 
     def call_started(
@@ -134,6 +138,7 @@ class ProcessTable:
             program_service_s=entry.service_s,
             program_wait_s=entry.owed_wait_s,
             prompt_tokens=prompt_tokens,
+            program_number=entry.number,
         )
 
     def call_placed(self, call: str, replica: int) -> None:

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from .live_call import LiveCall
 from .prefix_cache import CacheNode
+from .sim_live import LiveProgram
 from .tickets import Receipt, Ticket
 
 
@@ -13,7 +14,7 @@ class ReplicaCall:
     """A call on a simulated replica.
 
     Attributes:
-        program: whose it is; the simulator's business.
+        program: whose it is.
         index: which of its calls.
         ticket: as given by the process table.
         prompt_tokens, output_tokens: lengths.
@@ -54,7 +55,7 @@ class ReplicaCall:
 
     def __init__(
         self,
-        program: object,
+        program: LiveProgram,
         index: int,
         ticket: Ticket,
         *,

@@ -11,7 +11,8 @@
 
 All of them chunk prompts, as vLLM does: ``vllm`` to ``vllm-opt`` is what caching gives, the rest is
 scheduling. ``program-fcfs`` and ``srpt`` order the waiting calls and choose who gives way when KV
-blocks run out; they take no seat away for a better-placed call.
+blocks run out; they take no seat away for a better-placed call. ``mlfq``, ``plas`` and ``atlas``
+are the paper's: inside a level the call that entered first goes first.
 
 ``srpt``: the mean of response / tokens over programs is least, on a single server, when the program
 with the smallest remaining work x tokens goes first (weighted shortest remaining processing time
@@ -28,7 +29,7 @@ from autellix.errors import SettingsError
 
 from .config import SchedulerConfig
 
-OrderName = Literal["core", "program-fcfs", "srpt"]
+OrderName = Literal["core", "srpt"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ def sim_policy(name: str, **settings: object) -> SimPolicy:
 
     if name in ("vllm", "vllm-opt"):
         return SimPolicy(name=name, config=config(policy="fcfs"), prefix_cache=name == "vllm-opt")
-    if name == "program-fcfs" or name == "srpt":
+    if name == "srpt":
         return SimPolicy(name=name, config=config(policy="fcfs"), order=name)
     if name == "default":
         return SimPolicy(name=name, config=config())

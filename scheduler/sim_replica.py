@@ -15,10 +15,6 @@ Steps that are all alike are taken at once (a *stretch*): in between nobody come
 level or lacks a block. Its end is computed, its duration is the closed sum of its steps', which
 grow by the KV they add. A call that comes in the middle of a stretch cuts it at the next step's
 end; until then nothing has been changed, so cutting costs nothing.
-
-A call that lost its seat computes its prompt and tokens again as far as the prefix cache does not
-have them (``recompute``), or loads that part over the host link (``swap``; the host's memory is not
-limited, and the link's time adds to the step's).
 """
 
 from __future__ import annotations
@@ -26,19 +22,15 @@ from __future__ import annotations
 import math
 from heapq import heappop, heappush
 from itertools import count
-from typing import Literal
-
-from autellix.errors import SettingsError
 
 from .config import SchedulerConfig
 from .core import Scheduler
 from .engine_model import EngineModel
 from .live_call import LiveCall
-from .prefix_cache import BlockCache
 from .sim_call import Ended, Order, ReplicaCall
 from .sim_generation import Generation, StepSeries
-
-Resume = Literal["recompute", "swap"]
+from .sim_kv import ReplicaKv, Resume
+from .sim_room import Room
 
 
 class Replica:
@@ -54,14 +46,12 @@ class Replica:
 
     Attributes:
         core: the scheduler.
-        cache: its KV blocks.
+        kv: its KV, and what was computed and moved.
+        calls: those that have not ended, by key.
+        running: those of them that have a seat.
         steps: taken so far.
         stretches: how many times a step or a stretch was planned.
         busy_s: time in steps.
-        prefilled_tokens, recomputed_tokens: prompt tokens computed; those of them that had been
-            before, by the same call or an earlier one of its program.
-        prompt_tokens, cached_tokens: of the calls admitted for the first time.
-        swapped_tokens: moved out or in over the host link.
     """
 
     def __init__(
@@ -74,36 +64,26 @@ class Replica:
         order: Order | None = None,
         longest_stretch: int = 1 << 40,
     ) -> None:
-        if resume not in ("recompute", "swap"):
-            raise SettingsError(f"resume must be 'recompute' or 'swap', got {resume!r}")
         self.model = model
         self.core = Scheduler(config)
-        self.cache = BlockCache(model.blocks)
+        self.kv = ReplicaKv(model, prefix_cache=prefix_cache, resume=resume)
         self.steps = 0
         self.stretches = 0
         self.busy_s = 0.0
-        self.prefilled_tokens = 0
-        self.recomputed_tokens = 0
-        self.prompt_tokens = 0
-        self.cached_tokens = 0
-        self.swapped_tokens = 0
         self.ends_s = math.inf
         self._interval = config.policy_interval if self.core.policy.multilevel else 0
-        self._prefix_cache = prefix_cache
-        self._swap = resume == "swap"
         self._order = order
         self._longest = longest_stretch
         self._incoming: list[ReplicaCall] = []
-        self._by_key: dict[str, ReplicaCall] = {}
+        self.calls: dict[str, ReplicaCall] = {}
         self._waiting: list[tuple[float, int, ReplicaCall]] = []
         self._ties = count()
-        self._running: dict[ReplicaCall, None] = {}
+        self.running: dict[ReplicaCall, None] = {}
         self._generation = Generation(model.block_tokens)
         self._prefills: list[ReplicaCall] = []
         self._chunks: list[int] = []
         self._joining: list[LiveCall] = []
         self._dropping: list[LiveCall] = []
-        self._link_s = 0.0
         # The step or stretch under way.
         self._start_s = 0.0
         self._series = StepSeries()
@@ -114,7 +94,7 @@ class Replica:
     @property
     def load(self) -> int:
         """Calls that have not ended."""
-        return len(self._by_key) + len(self._incoming)
+        return len(self.calls) + len(self._incoming)
 
     def submit(self, call: ReplicaCall) -> None:
         """A call comes in; it enters the core before the next step."""
@@ -149,7 +129,7 @@ class Replica:
             for call in self._incoming:
                 self._enter(call, now)
             self._incoming.clear()
-        if not self._by_key:
+        if not self.calls:
             self.ends_s = math.inf
             return math.inf
         hidden: list[ReplicaCall] = []
@@ -162,12 +142,12 @@ class Replica:
         for call in hidden:
             self._wait(call)
         self._measure_step()
-        waiting = len(self._by_key) > len(self._running)
-        if self._joining or self._link_s or (waiting and (short or hidden)):
+        waiting = len(self.calls) > len(self.running)
+        if self._joining or self.kv.link_s or (waiting and (short or hidden)):
             self._planned = 1
         else:
             self._planned = self._stretch(now, waiting)
-        self._link_s = 0.0
+        self.kv.link_s = 0.0
         self.core.dispatch(self._joining, self._dropping, now)
         if self._joining:
             self._joining = []
@@ -195,11 +175,11 @@ class Replica:
             return []
         self._planned = 0
         if steps > 1:
-            self.cache.take(generation.blocks(self.steps + 1, steps - 1))
+            self.kv.cache.take(generation.blocks(self.steps + 1, steps - 1))
         generation.advance(steps)
         self.steps += steps
         self.busy_s += now - self._start_s
-        self.core.charge(now, steps)
+        self.core.charge(now, steps, self._series.growth_s)
         ended = self._prefilled(steps, now) if self._prefills else []
         for call in generation.ended(self.steps):
             ended.append(self._end(call, now))
@@ -208,20 +188,20 @@ class Replica:
     def check(self) -> None:
         """Assert what must hold between any two steps."""
         self.core.check()
-        self.cache.check()
+        self.kv.cache.check()
         model = self.model
-        assert len(self._running) <= model.seats
-        assert self._generation.calls == sum(c.ends_at >= 0 for c in self._running)
-        tokens = sum(self._computed(c) for c in self._running if c.ends_at >= 0)
+        assert len(self.running) <= model.seats
+        assert self._generation.calls == sum(c.ends_at >= 0 for c in self.running)
+        tokens = sum(self.computed(c) for c in self.running if c.ends_at >= 0)
         assert self._generation.kv_tokens == tokens, "the KV of generating calls was miscounted"
-        if not self._by_key:
-            assert self.cache.available == model.blocks, "blocks were lost"
+        if not self.calls:
+            assert self.kv.cache.available == model.blocks, "blocks were lost"
 
     # Calls come, get seats, lose them, and end.
 
     def _enter(self, call: ReplicaCall, now: float) -> None:
         call.live = self.core.arrive(call.ticket, now)
-        self._by_key[call.live.key] = call
+        self.calls[call.live.key] = call
         self._wait(call)
 
     def _place(self, call: ReplicaCall) -> float:
@@ -239,22 +219,22 @@ class Replica:
         core = self.core
         for live in core.tick(now):
             if not live.seated:
-                self._wait(self._by_key[live.key])
-        if len(self._by_key) == len(self._running):
+                self._wait(self.calls[live.key])
+        if len(self.calls) == len(self.running):
             return []
         victims = []
-        for victim in core.victims(_Room(self), now):
-            call = self._by_key[victim.call.key]
+        for victim in core.victims(Room(self), now):
+            call = self.calls[victim.call.key]
             self._stop(call, now, victim.reason)
             victims.append(call)
         return victims
 
     def _room_to_generate(self, now: float) -> bool:
         """Take the blocks that this step's tokens need; whether calls had to stop for them."""
-        cache, generation = self.cache, self._generation
+        cache, generation = self.kv.cache, self._generation
         short = False
         while (due := generation.blocks_at(self.steps)) > cache.available:
-            worst = max(self._running, key=self._place)
+            worst = max(self.running, key=self._place)
             self._stop(worst, now, "KV cache full")
             self._wait(worst)
             short = True
@@ -272,7 +252,7 @@ class Replica:
 
     def _admit(self) -> None:
         """Seats for waiting calls, best first, until one does not fit."""
-        seats = self.model.seats - len(self._running)
+        seats = self.model.seats - len(self.running)
         waiting = self._waiting
         if seats < 1 or not waiting:
             return
@@ -282,10 +262,10 @@ class Replica:
             live = call.live
             assert live is not None
             # An entry is dead when its call has got a seat, left or moved since.
-            if call in self._running or live.gone or call.rank != rank:
+            if call in self.running or live.gone or call.rank != rank:
                 heappop(waiting)
                 continue
-            if not self._fits(call):
+            if not self.kv.admit(call):
                 return
             heappop(waiting)
             chunk = min(call.prefill_left, budget)
@@ -293,64 +273,22 @@ class Replica:
             seats -= 1
             self._prefills.append(call)
             self._chunks.append(chunk)
-            self._running[call] = None
+            self.running[call] = None
             self._joining.append(live)
-
-    def _fits(self, call: ReplicaCall) -> bool:
-        """Reserve the blocks of the call's whole context if there are as many."""
-        cache, size = self.cache, self.model.block_tokens
-        context = call.prompt_tokens + call.generated
-        whole, full = -(-context // size), context // size
-        found = 0
-        if self._prefix_cache:
-            found = cache.found(call.tail, full)
-            if whole - found > cache.available:
-                return False
-            cache.lock(call.tail)
-            if whole - found > cache.available:
-                cache.unlock_unused(call.tail)
-                return False
-            cache.take(whole - found)
-            cache.fill(call.tail, full)
-        elif whole > cache.available:
-            return False
-        else:
-            cache.take(whole)
-        # The last token is computed in any case: it gives the next one.
-        hit = min(found, (context - 1) // size) * size
-        call.admitted_blocks = full
-        call.computed = hit
-        call.prefill_left = context - hit
-        if call.cached_tokens < 0:
-            call.cached_tokens = hit
-            self.cached_tokens += hit
-            self.prompt_tokens += context
-        if call.swapped:
-            self._load(call)
-        else:
-            self.recomputed_tokens += max(0, min(call.known_tokens, context) - hit)
-        self.prefilled_tokens += call.prefill_left
-        return True
 
     def _stop(self, call: ReplicaCall, now: float, reason: str) -> None:
         """A running call loses its seat and its blocks."""
         assert call.live is not None
         self.core.preempt(call.live, now, reason)
         self._dropping.append(call.live)
-        computed = self._computed(call)
-        call.known_tokens = max(call.known_tokens, computed)
-        self._leave_batch(call, computed)
-        if self._swap:
-            moved = computed - call.cached_tokens
-            call.swapped = True
-            self._move(max(moved, 0))
+        self.kv.stop(call, self._leave_batch(call))
 
     def _end(self, call: ReplicaCall, now: float) -> Ended:
         live = call.live
         assert live is not None
-        self._leave_batch(call, self._computed(call))
+        self.kv.leave(call, self._leave_batch(call))
         self._dropping.append(live)
-        del self._by_key[live.key]
+        del self.calls[live.key]
         receipt = self.core.leave(
             live,
             now,
@@ -360,52 +298,21 @@ class Replica:
         )
         return Ended(call, receipt)
 
-    def _leave_batch(self, call: ReplicaCall, computed: int) -> None:
-        del self._running[call]
+    def _leave_batch(self, call: ReplicaCall) -> int:
+        """Take the call out of the batch; the tokens of it that have been computed."""
+        computed = self.computed(call)
+        del self.running[call]
         if call.ends_at >= 0:
             self._generation.drop(call, self.steps)
         elif call.prefill_left:
             self._prefills.remove(call)
-            self.prefilled_tokens -= call.prefill_left
-        self._release(call, computed)
-        call.prefill_left = 0
+        return computed
 
-    def _release(self, call: ReplicaCall, computed: int) -> None:
-        """Give the call's blocks back; what other calls may use stays in the cache."""
-        cache, size = self.cache, self.model.block_tokens
-        if call.prefill_left:
-            held = -(-(call.prompt_tokens + call.generated) // size)
-        else:
-            held = -(-computed // size)
-        if not self._prefix_cache:
-            cache.give(held)
-            return
-        spare = held - call.admitted_blocks
-        if call.prefill_left:
-            spare += cache.cut(call.tail, computed // size)
-        else:
-            spare -= cache.fill(call.tail, computed // size)
-        cache.give(spare)
-        cache.unlock(call.tail)
-
-    def _computed(self, call: ReplicaCall) -> int:
+    def computed(self, call: ReplicaCall) -> int:
         """Tokens whose KV the call has now."""
         if call.ends_at < 0:
             return call.computed
         return call.computed + self.steps - call.began_at
-
-    def _load(self, call: ReplicaCall) -> None:
-        """The missing part of a swapped call's KV comes from host memory."""
-        call.swapped = False
-        loaded = min(call.known_tokens - call.computed, call.prefill_left - 1)
-        if loaded > 0:
-            call.computed += loaded
-            call.prefill_left -= loaded
-            self._move(loaded)
-
-    def _move(self, tokens: int) -> None:
-        self.swapped_tokens += tokens
-        self._link_s += tokens * self.model.kv_bytes_per_token / self.model.link_bytes_per_s
 
     # Steps and stretches.
 
@@ -437,7 +344,7 @@ class Replica:
             kv_tokens += call.computed
         sequences = generation.calls + len(self._prefills)
         series = self._series
-        series.first_s = step.of(prefill, sequences, kv_tokens) + self._link_s
+        series.first_s = step.of(prefill, sequences, kv_tokens) + self.kv.link_s
         series.growth_s = step.d * (generation.calls + prefill)
 
     def _stretch(self, now: float, waiting: bool) -> int:
@@ -452,7 +359,7 @@ class Replica:
         if end is not None:
             most = min(most, end - self.steps)
         if most > 1:
-            most = self._generation.steps_with_room(self.steps, most, self.cache.available)
+            most = self._generation.steps_with_room(self.steps, most, self.kv.cache.available)
         if self._interval and most > 1:
             most = self._steps_without_policy(now, most, waiting)
         return most
@@ -473,42 +380,3 @@ class Replica:
             if seconds < self._series.lasts(most):
                 most = next_run(self._series.until(seconds, most))
         return most
-
-
-class _Room:
-    """The replica's capacity, as the core asks for it when it looks for victims."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    @property
-    def free_seats(self) -> int:
-        return self._replica.model.seats - len(self._replica._running)
-
-    @property
-    def free_blocks(self) -> int:
-        return self._replica.cache.available
-
-    def may_start(self, call: LiveCall) -> bool:
-        return True
-
-    def may_stop(self, call: LiveCall) -> bool:
-        return True
-
-    def blocks_needed(self, call: LiveCall) -> int:
-        replica = self._replica
-        sought = replica._by_key[call.key]
-        size = replica.model.block_tokens
-        context = sought.prompt_tokens + sought.generated
-        found = 0
-        if replica._prefix_cache:
-            found = replica.cache.found(sought.tail, context // size)
-        return -(-context // size) - found
-
-    def blocks_freed(self, call: LiveCall) -> int:
-        replica = self._replica
-        held = replica._by_key[call.key]
-        return -(-replica._computed(held) // replica.model.block_tokens)
-
-    def lost_work(self, call: LiveCall) -> float:
-        return self._replica._computed(self._replica._by_key[call.key])

@@ -14,7 +14,7 @@ that came up to the moment at which it forms its next step.
 Calls reach their replica in :meth:`Simulation._submit`, the one door: admission control can hold
 them there, and let them through from :meth:`Simulation._call_ended`. A tier of KV in host memory
 would stand between the replica's cache and its prefill, where a swapped call's KV is loaded now
-(``Replica._load``).
+(``ReplicaKv._load``).
 
 Pure Python on virtual time; the same input gives the same result.
 """
@@ -22,148 +22,28 @@ Pure Python on virtual time; the same input gives the same result.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple
 
 from autellix.errors import InputError, SettingsError
 
 from .balancers import Balancer, ProgramLocality
 from .engine_model import EngineModel
 from .policies import policy_named
-from .prefix_cache import CacheNode
 from .process_table import ProcessTable
-from .sim_call import Order, ReplicaCall
+from .sim_call import Ended, ReplicaCall
+from .sim_kv import Resume
+from .sim_live import LiveProgram
 from .sim_orders import SimPolicy
-from .sim_programs import SimCall, SimProgram
-from .sim_replica import Replica, Resume
-from .tickets import Receipt, Ticket
+from .sim_programs import SimProgram
+from .sim_records import CallRecord, ProgramRecord, SimResult
+from .sim_replica import Replica
+from .sim_work_left import LeastWorkLeft
+from .tickets import Ticket
+
+__all__ = ["CallRecord", "ProgramRecord", "SimResult", "Simulation"]
 
 _ARRIVAL, _READY, _STEP = 0, 1, 2
-
-
-class CallRecord(NamedTuple):
-    """A call that has ended.
-
-    Attributes:
-        number: which of its program's calls, from 0.
-        started_s, ended_s: when it came and when it ended, virtual time.
-    """
-
-    program: str
-    number: int
-    started_s: float
-    ended_s: float
-    receipt: Receipt
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramRecord:
-    """A program that has ended.
-
-    Attributes:
-        name: the program's.
-        arrived_s: its arrival.
-        first_call_s, ended_s: when its first call came and its last one ended.
-        response_s: the time between less the intervals in which no call of it was outstanding.
-        service_s, wait_s: sums over its calls.
-        critical_path_s: service along its longest chain of calls.
-        calls, output_tokens, preemptions: how many.
-    """
-
-    name: str
-    arrived_s: float
-    first_call_s: float
-    ended_s: float
-    response_s: float
-    service_s: float
-    wait_s: float
-    critical_path_s: float
-    calls: int
-    output_tokens: int
-    preemptions: int
-
-    @property
-    def token_latency_s(self) -> float:
-        """Program token latency: response time for each token generated."""
-        return self.response_s / self.output_tokens
-
-
-@dataclass(slots=True, kw_only=True)
-class SimResult:
-    """What a run gave.
-
-    Attributes:
-        programs: in the order in which they ended.
-        ended_s: end of the last one.
-        steps, stretches: of all replicas; a stretch is a number of steps taken at once.
-        busy_s: time in steps, of each replica.
-        calls_served: by each replica.
-    """
-
-    programs: list[ProgramRecord] = field(default_factory=list)
-    ended_s: float = 0.0
-    calls: int = 0
-    preemptions: int = 0
-    promotions: int = 0
-    demotions: int = 0
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    prefilled_tokens: int = 0
-    recomputed_tokens: int = 0
-    swapped_tokens: int = 0
-    steps: int = 0
-    stretches: int = 0
-    busy_s: list[float] = field(default_factory=list)
-    calls_served: list[int] = field(default_factory=list)
-
-
-class _Run:
-    """A program that has not ended."""
-
-    __slots__ = (
-        "arrived_s",
-        "chains",
-        "critical_path_s",
-        "ended",
-        "first_call_s",
-        "idle_s",
-        "idle_since_s",
-        "lacking",
-        "left",
-        "nodes",
-        "number",
-        "outstanding",
-        "placed",
-        "preemptions",
-        "service_s",
-        "spec",
-        "started",
-        "wait_s",
-        "work_left_s",
-    )
-
-    def __init__(self, spec: SimProgram, number: int, now: float, replicas: int) -> None:
-        self.spec = spec
-        self.number = number
-        self.arrived_s = now
-        self.first_call_s = -1.0
-        self.idle_since_s = now
-        self.idle_s = 0.0
-        self.outstanding = 0
-        self.left = len(spec.calls)
-        self.lacking = [len(call.parents) for call in spec.calls]
-        # Service along the longest chain up to the end of each call.
-        self.chains = [0.0] * len(spec.calls)
-        self.critical_path_s = 0.0
-        self.service_s = 0.0
-        self.wait_s = 0.0
-        self.preemptions = 0
-        self.nodes: list[list[CacheNode | None]] = [[] for _ in range(replicas)]
-        self.work_left_s = 0.0
-        self.started: dict[int, float] = {}
-        self.placed: dict[int, tuple[Replica, ReplicaCall]] = {}
 
 
 class Simulation:
@@ -203,14 +83,14 @@ class Simulation:
             raise SettingsError(f"replicas must be a whole number >= 1, got {replicas!r}")
         self.model = model
         self.policy = policy
-        order = self._order()
+        self._work_left = LeastWorkLeft(model) if policy.order == "srpt" else None
         self.replicas = [
             Replica(
                 model,
                 policy.config,
                 prefix_cache=policy.prefix_cache,
                 resume=resume,
-                order=order,
+                order=self._work_left,
                 longest_stretch=longest_stretch,
             )
             for _ in range(replicas)
@@ -221,13 +101,12 @@ class Simulation:
         self._on_call = on_call
         self.now = 0.0
         self._stopped = False
-        self._events: list[tuple[float, int, int, _Run | None, int]] = []
+        self._events: list[tuple[float, int, int, LiveProgram | None, int]] = []
         self._ties = count()
         self._arrivals: Iterator[tuple[float, SimProgram]] = iter(())
         self._backlog: Iterator[SimProgram] = iter(())
-        self._numbers = count()
         self._coming: SimProgram | None = None
-        self._clairvoyant = policy.order == "srpt"
+        self._started_s: dict[tuple[str, int], float] = {}
 
     def run(self, arrivals: Iterable[tuple[float, SimProgram]]) -> SimResult:
         """Serve programs that arrive at given times, seconds, in ascending order."""
@@ -261,16 +140,16 @@ class Simulation:
     def _serve(self) -> SimResult:
         events, replicas = self._events, self.replicas
         while events and not self._stopped:
-            now, kind, _, run, index = heappop(events)
+            now, kind, _, program, index = heappop(events)
             self.now = now
             if kind == _STEP:
                 replica = replicas[index]
                 if replica.ends_s == now:
                     for ended in replica.complete(now):
-                        self._call_ended(ended.call, ended.receipt, now, index)
+                        self._call_ended(ended, now, index)
                     self._plan(replica, index, now)
-            elif run is not None:
-                self._submit(run, index, now)
+            elif program is not None:
+                self._submit(program, index, now)
             else:
                 self._arrive(now)
         self._sum_up()
@@ -301,15 +180,14 @@ class Simulation:
 
     # A program's life.
 
-    def _start(self, program: SimProgram, now: float) -> None:
-        self._admissible(program)
-        run = _Run(program, next(self._numbers), now, len(self.replicas))
-        if self._clairvoyant:
-            for call in program.calls:
-                run.work_left_s += self._work_s(call)
-        self.table.open(program.name, now)
-        for index in program.roots:
-            self._ready(run, index, now)
+    def _start(self, spec: SimProgram, now: float) -> None:
+        self._admissible(spec)
+        program = LiveProgram(spec, now, len(self.replicas))
+        if self._work_left is not None:
+            self._work_left.program_comes(program)
+        self.table.open(spec.name, now)
+        for index in spec.roots:
+            self._ready(program, index, now)
 
     def _admissible(self, program: SimProgram) -> None:
         if program.name in self.table.programs:
@@ -321,133 +199,86 @@ class Simulation:
                 "out or take a larger preset"
             )
 
-    def _ready(self, run: _Run, index: int, now: float) -> None:
-        tool_s = run.spec.calls[index].tool_s
+    def _ready(self, program: LiveProgram, index: int, now: float) -> None:
+        tool_s = program.spec.calls[index].tool_s
         if tool_s:
-            heappush(self._events, (now + tool_s, _READY, next(self._ties), run, index))
+            heappush(self._events, (now + tool_s, _READY, next(self._ties), program, index))
         else:
-            self._submit(run, index, now)
+            self._submit(program, index, now)
 
-    def _submit(self, run: _Run, index: int, now: float) -> None:
+    def _submit(self, program: LiveProgram, index: int, now: float) -> None:
         """A call is ready: it goes to a replica."""
-        spec = run.spec
-        call = spec.calls[index]
-        if run.first_call_s < 0:
-            run.first_call_s = run.idle_since_s = now
-        if not run.outstanding:
-            run.idle_s += now - run.idle_since_s
-        run.outstanding += 1
-        key = f"{spec.name}/{index}"
-        chain_s = max((run.chains[parent] for parent in call.parents), default=0.0)
+        name = program.spec.name
+        prompt_tokens = program.spec.calls[index].prompt_tokens
+        program.call_comes(now)
+        key = f"{name}/{index}"
         ticket = self.table.call_started(
-            spec.name, key, now, chain_s=chain_s, prompt_tokens=call.prompt_tokens
+            name, key, now, chain_s=program.chain_s(index), prompt_tokens=prompt_tokens
         )
-        replicas = self.replicas
         where = 0
-        if len(replicas) > 1:
-            loads = [replica.load for replica in replicas]
-            where = self._balancer.place(spec.name, call.prompt_tokens, loads)
+        if len(self.replicas) > 1:
+            loads = [replica.load for replica in self.replicas]
+            where = self._balancer.place(name, prompt_tokens, loads)
         self.table.call_placed(key, where)
-        replica = replicas[where]
-        placed = self._replica_call(run, index, ticket, replica, where)
-        replica.submit(placed)
-        if self._clairvoyant:
-            run.placed[index] = (replica, placed)
+        replica = self.replicas[where]
+        call = self._replica_call(program, index, ticket, where)
+        replica.submit(call)
+        if self._work_left is not None:
+            self._work_left.call_placed(call, replica)
         if self._on_call is not None:
-            run.started[index] = now
+            self._started_s[name, index] = now
         if replica.wake(now):
             heappush(self._events, (replica.ends_s, _STEP, next(self._ties), None, where))
 
     def _replica_call(
-        self, run: _Run, index: int, ticket: Ticket, replica: Replica, where: int
+        self, program: LiveProgram, index: int, ticket: Ticket, where: int
     ) -> ReplicaCall:
-        spec, size = run.spec, self.model.block_tokens
+        spec, size = program.spec, self.model.block_tokens
         tree = spec.tree(size)
-        nodes = run.nodes[where]
+        nodes = program.nodes[where]
         if not nodes:
             nodes.extend([None] * len(tree.starts))
         return ReplicaCall(
-            run,
+            program,
             index,
             ticket,
             output_tokens=spec.calls[index].output_tokens,
             known_tokens=tree.shared_blocks[index] * size,
-            tail=replica.cache.node(nodes, tree, tree.tails[index], spec.system),
+            tail=self.replicas[where].kv.cache.node(nodes, tree, tree.tails[index], spec.system),
         )
 
-    def _call_ended(self, ended: ReplicaCall, receipt: Receipt, now: float, where: int) -> None:
-        run = ended.program
-        assert isinstance(run, _Run)
-        index = ended.index
+    def _call_ended(self, ended: Ended, now: float, where: int) -> None:
+        call, receipt = ended
+        program, index = call.program, call.index
         self.table.call_ended(receipt.call, now, receipt)
         self.result.calls_served[where] += 1
-        run.service_s += receipt.service_s
-        run.wait_s += receipt.wait_s
-        run.preemptions += receipt.preemptions
-        call = run.spec.calls[index]
-        chain_s = max((run.chains[parent] for parent in call.parents), default=0.0)
-        run.chains[index] = chain_s = chain_s + receipt.service_s
-        run.critical_path_s = max(run.critical_path_s, chain_s)
-        run.outstanding -= 1
-        run.left -= 1
-        if not run.outstanding:
-            run.idle_since_s = now
+        ready = program.call_ended(index, receipt, now)
         if self._on_call is not None:
-            started_s = run.started.pop(index)
-            self._on_call(CallRecord(run.spec.name, index, started_s, now, receipt))
-        if self._clairvoyant:
-            self._reorder(run, index)
-        for child in run.spec.children[index]:
-            run.lacking[child] -= 1
-            if not run.lacking[child]:
-                self._ready(run, child, now)
-        if not run.left:
-            self._end(run, now)
+            name = program.spec.name
+            started_s = self._started_s.pop((name, index))
+            self._on_call(CallRecord(name, index, started_s, now, receipt))
+        if self._work_left is not None:
+            self._work_left.call_ended(call)
+        for child in ready:
+            self._ready(program, child, now)
+        if not program.left:
+            self._end(program, now)
 
-    def _end(self, run: _Run, now: float) -> None:
+    def _end(self, program: LiveProgram, now: float) -> None:
         """The program's last call has ended."""
-        spec = run.spec
-        self.table.close(spec.name)
-        self._balancer.forget(spec.name)
-        self.result.calls += len(spec.calls)
-        self.result.preemptions += run.preemptions
-        self.result.programs.append(
-            ProgramRecord(
-                name=spec.name,
-                arrived_s=run.arrived_s,
-                first_call_s=run.first_call_s,
-                ended_s=now,
-                response_s=now - run.first_call_s - run.idle_s,
-                service_s=run.service_s,
-                wait_s=run.wait_s,
-                critical_path_s=run.critical_path_s,
-                calls=len(spec.calls),
-                output_tokens=spec.output_tokens,
-                preemptions=run.preemptions,
-            )
-        )
+        name = program.spec.name
+        self.table.close(name)
+        self._balancer.forget(name)
+        if self._work_left is not None:
+            self._work_left.program_ended(program)
+        record = program.record(now)
+        self.result.programs.append(record)
+        self.result.calls += record.calls
+        self.result.preemptions += record.preemptions
         self.result.ended_s = now
         following = next(self._backlog, None)
         if following is not None:
             self._start(following, now)
-
-    # Orders of the simulator's own.
-
-    def _order(self) -> Order | None:
-        if self.policy.order == "core":
-            return None
-        return _by_arrival if self.policy.order == "program-fcfs" else _by_work_left
-
-    def _work_s(self, call: SimCall) -> float:
-        new_tokens = call.prompt_tokens - call.shared_prefix_tokens
-        return self.model.work_s(call.prompt_tokens, new_tokens, call.output_tokens)
-
-    def _reorder(self, run: _Run, index: int) -> None:
-        """A call of the program has ended: there is less left, its other calls move forward."""
-        del run.placed[index]
-        run.work_left_s -= self._work_s(run.spec.calls[index])
-        for replica, call in run.placed.values():
-            replica.reorder(call)
 
     def _sum_up(self) -> None:
         result = self.result
@@ -457,20 +288,8 @@ class Simulation:
             result.stretches += replica.stretches
             result.promotions += replica.core.promotions
             result.demotions += replica.core.demotions
-            result.prompt_tokens += replica.prompt_tokens
-            result.cached_tokens += replica.cached_tokens
-            result.prefilled_tokens += replica.prefilled_tokens
-            result.recomputed_tokens += replica.recomputed_tokens
-            result.swapped_tokens += replica.swapped_tokens
-
-
-def _by_arrival(call: ReplicaCall) -> float:
-    run = call.program
-    assert isinstance(run, _Run)
-    return run.number
-
-
-def _by_work_left(call: ReplicaCall) -> float:
-    run = call.program
-    assert isinstance(run, _Run)
-    return run.work_left_s * run.spec.output_tokens
+            result.prompt_tokens += replica.kv.prompt_tokens
+            result.cached_tokens += replica.kv.cached_tokens
+            result.prefilled_tokens += replica.kv.prefilled_tokens
+            result.recomputed_tokens += replica.kv.recomputed_tokens
+            result.swapped_tokens += replica.kv.swapped_tokens

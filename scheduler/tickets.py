@@ -29,6 +29,8 @@ class Ticket:
         program_service_s: T_program, service of the program's finished calls, seconds.
         program_wait_s: W_program, wait of the program's finished calls, seconds.
         prompt_tokens: length of the prompt; 0 while it is not tokenised yet.
+        program_number: place of the program in the order in which programs came, from 0; -1 where
+            that is not known: the call then stands as if its program had come last.
     """
 
     program: str
@@ -37,6 +39,7 @@ class Ticket:
     program_service_s: float = 0.0
     program_wait_s: float = 0.0
     prompt_tokens: int = 0
+    program_number: int = -1
 
     def to_flat(self) -> dict[str, str | int | float]:
         """The ticket as a flat dictionary with prefixed keys (vLLM's ``extra_args``)."""

@@ -96,7 +96,9 @@ class ProgramScheduler(AsyncScheduler):
         self.core = Scheduler(config)
         tokens = config.policy_interval * self.max_num_scheduled_tokens
         self._blocks_until_next_run = tokens // self.block_size
-        self._interval = config.policy_interval if self.core.policy.multilevel else 0
+        # First come, first served keeps itself in order.
+        ordered = self.core.policy.multilevel or self.core.program_ties
+        self._interval = config.policy_interval if ordered else 0
 
     # Hooks into vLLM.
 

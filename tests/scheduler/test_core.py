@@ -65,6 +65,47 @@ class TestArrival:
         second = core.arrive(ticket("c"), 0.0)
         assert sorted(core.calls.values(), key=core.rank) == [first, second, late_level]
 
+    def test_with_ties_by_program_the_older_program_goes_first_inside_a_level(self) -> None:
+        core = scheduler(program_ties=True)
+        young = core.arrive(ticket("young", program_number=7), 0.0)
+        old = core.arrive(ticket("old", program_number=2), 1.0)
+        again = core.arrive(ticket("again", program="P-old", program_number=2), 2.0)
+        worse = core.arrive(ticket("worse", 7.0, program_number=0), 3.0)
+        assert sorted(core.calls.values(), key=core.rank) == [old, again, young, worse]
+
+    def test_an_older_program_stays_first_when_its_call_moves_down_later(self) -> None:
+        core = scheduler(program_ties=True)
+        young = core.arrive(ticket("young", 2.0, program_number=7), 0.0)
+        old = core.arrive(ticket("old", program_number=2), 0.0)
+        steps = Steps(core)
+        steps.run(old, step_s=2.0)
+        assert core.tick(steps.now) == [old]
+        assert core.rank(old) < core.rank(young)
+
+    def test_a_call_of_an_unknown_program_stands_as_if_its_program_had_come_last(self) -> None:
+        core = scheduler(program_ties=True)
+        core.arrive(ticket("young", program_number=7), 0.0)
+        stranger = core.arrive(ticket("stranger"), 1.0)
+        later = core.arrive(ticket("later", program_number=8), 2.0)
+        old = core.arrive(ticket("old", program_number=2), 3.0)
+        ranks = [core.rank(call) for call in (old, stranger, later)]
+        assert ranks == sorted(ranks)
+
+    def test_under_program_fcfs_the_older_program_goes_first_and_nothing_ever_moves(self) -> None:
+        core = scheduler(policy="program-fcfs")
+        young = core.arrive(ticket("young", program_number=1), 0.0)
+        old = core.arrive(ticket("old", 100.0, program_number=0), 1.0)
+        steps = Steps(core, 1.0)
+        for _ in range(20):
+            steps.run(young, step_s=10.0)
+            assert core.tick(steps.now) == []
+        assert core.rank(old) < core.rank(young)
+
+    def test_a_setting_decides_against_the_policy(self) -> None:
+        assert not scheduler(policy="program-fcfs", program_ties=False).program_ties
+        assert scheduler(policy="plas", program_ties=True).program_ties
+        assert not scheduler(policy="plas").program_ties
+
     def test_under_fcfs_only_arrival_counts_and_nothing_ever_moves(self) -> None:
         core = scheduler(policy="fcfs")
         old = core.arrive(ticket("old", 100.0), 0.0)

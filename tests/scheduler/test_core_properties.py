@@ -200,17 +200,30 @@ def test_the_same_events_give_the_same_decisions(plan: Plan) -> None:
 @given(
     steps=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 3)), min_size=1, max_size=40),
     attained=st.lists(st.integers(0, 30), min_size=6, max_size=6),
+    numbers=st.lists(st.integers(0, 3), min_size=6, max_size=6),
+    ties=st.booleans(),
 )
 @settings(max_examples=150, deadline=None)
-def test_inside_a_level_those_who_entered_first_come_first(
-    steps: list[tuple[int, int]], attained: list[int]
+def test_inside_a_level_the_older_program_comes_first_or_who_entered_first(
+    steps: list[tuple[int, int]], attained: list[int], numbers: list[int], ties: bool
 ) -> None:
-    core = Scheduler(SchedulerConfig(policy="plas", levels=4, first_quantum_s=2.0, beta=math.inf))
+    core = Scheduler(
+        SchedulerConfig(
+            policy="plas", levels=4, first_quantum_s=2.0, beta=math.inf, program_ties=ties
+        )
+    )
+    program: dict[LiveCall, int] = {}
     entered: dict[LiveCall, int] = {}
     order = iter(range(10_000))
     for i, attained_s in enumerate(attained):
-        ticket = Ticket(program=f"P{i}", call=f"c{i}", attained_s=float(attained_s))
-        entered[core.arrive(ticket, 0.0)] = next(order)
+        ticket = Ticket(
+            program=f"P{numbers[i]}",
+            call=f"c{i}",
+            attained_s=float(attained_s),
+            program_number=numbers[i],
+        )
+        call = core.arrive(ticket, 0.0)
+        entered[call], program[call] = next(order), numbers[i] if ties else 0
     calls, now, batch = list(entered), 0.0, []
     for who, length in steps:
         call = calls[who]
@@ -221,7 +234,7 @@ def test_inside_a_level_those_who_entered_first_come_first(
         for moved in core.tick(now):
             entered[moved] = next(order)
         by_rank = sorted(calls, key=core.rank)
-        assert by_rank == sorted(calls, key=lambda c: (c.level, entered[c]))
+        assert by_rank == sorted(calls, key=lambda c: (c.level, program[c], entered[c]))
         assert len({core.rank(c) for c in calls}) == len(calls)
 
 

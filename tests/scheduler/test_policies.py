@@ -20,7 +20,13 @@ class Finished:
 
 @pytest.mark.parametrize(
     ("name", "without_dag", "with_dag"),
-    [("fcfs", 0.0, 0.0), ("mlfq", 0.0, 0.0), ("plas", 9.0, 9.0), ("atlas", 5.0, 3.0)],
+    [
+        ("fcfs", 0.0, 0.0),
+        ("program-fcfs", 0.0, 0.0),
+        ("mlfq", 0.0, 0.0),
+        ("plas", 9.0, 9.0),
+        ("atlas", 5.0, 3.0),
+    ],
 )
 def test_attained_service_of_a_new_call(name: str, without_dag: float, with_dag: float) -> None:
     policy = policy_named(name)
@@ -33,7 +39,7 @@ def test_under_atlas_a_root_has_attained_nothing() -> None:
 
 
 def test_an_unknown_policy_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(SettingsError, match="fcfs, mlfq, plas, atlas, got 'sjf'"):
+    with pytest.raises(SettingsError, match="fcfs, program-fcfs, mlfq, plas, atlas, got 'sjf'"):
         policy_named("sjf")
 
 

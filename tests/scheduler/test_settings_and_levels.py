@@ -46,7 +46,7 @@ def test_settings_survive_the_way_into_the_engine_process() -> None:
 
 
 def test_an_unknown_setting_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SettingsError, match="no setting 'quanta'; it has policy, levels"):
+    with pytest.raises(SettingsError, match="no setting 'quanta'; it has policy, program_ties"):
         SchedulerConfig.from_dict({"quanta": 3})
 
 

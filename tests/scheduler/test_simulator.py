@@ -84,8 +84,6 @@ def test_stretches_give_what_steps_one_by_one_give(
     one_by_one, others, _ = serve(model, arrivals, policy, resume=resume, longest_stretch=1)
     assert at_once.steps == one_by_one.steps
     assert at_once.stretches <= one_by_one.stretches
-    # Within a stretch the steps are told to the core as equally long; with a growing KV that is
-    # only nearly so, which may show in what the core derives from the typical step.
     for record, other in zip(records, others, strict=True):
         assert (record.program, record.number) == (other.program, other.number)
         assert record.ended_s == pytest.approx(other.ended_s, abs=1e-9)
