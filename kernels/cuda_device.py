@@ -10,13 +10,14 @@ import torch
 from autellix.errors import KvMoveError
 
 from .cuda_runtime import CudaRuntime
+from .host_tier import Direction
 from .layout import PagedLayout
 from .runs import Copies
 from .streams import Event, Path, Stream
 from .triton_swap import TritonMover, copy_each
 
-CopyFunction = Callable[[Copies, bool], Any]
-"""Queues copies on the current stream; takes them, and whether their source is stable."""
+CopyFunction = Callable[[Copies, Direction, bool], Any]
+"""Queues copies on the current stream: (copies, direction, whether the source is stable)."""
 
 
 class _CudaEvent:
@@ -112,7 +113,15 @@ class CudaDevice:
         with torch.cuda.stream(_handle(stream)):
             self._mover_of(layout).scatter(blocks, stage)
 
-    def copy(self, stream: Stream, copies: Copies, path: Path, *, stable_source: bool) -> Any:
+    def copy(
+        self,
+        stream: Stream,
+        copies: Copies,
+        path: Path,
+        *,
+        direction: Direction,
+        stable_source: bool,
+    ) -> Any:
         """See ``Device.copy``."""
         queue = _handle(stream)
         with torch.cuda.stream(queue):
@@ -122,7 +131,7 @@ class CudaDevice:
             if path == Path.MAPPED:
                 return copy_each(copies, self._device)
             if path == Path.VLLM and self._vllm_copy is not None:
-                return self._vllm_copy(copies, stable_source)
+                return self._vllm_copy(copies, direction, stable_source)
         raise KvMoveError(f"This device has no path {path.value!r}.")
 
     def _mover_of(self, layout: PagedLayout) -> Any:

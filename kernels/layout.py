@@ -1,8 +1,8 @@
 """What a pool of KV blocks looks like in memory, as bytes.
 
 A *pool* is one engine's KV cache. It consists of *regions*, usually one a layer; block ``b`` has
-one *page* in each. A *row* is a block with its pages side by side: the form in which the host keeps it,
-and in which a staging buffer holds it.
+one *page* in each. A *row* is a block with its pages side by side: the form in which the host keeps
+it, and in which a staging buffer holds it.
 
     region 0   | page of block 0 | page of block 1 | ...      pages of a region are ``stride`` apart
     region 1   | page of block 0 | page of block 1 | ...

@@ -17,8 +17,8 @@ It needs nothing else of Autellix. With stock vLLM, on a GPU or on the CPU build
 ``extra_args={"kv_transfer_params": {"program": "NAME"}}``; without it, it is a program of its own.
 
 vLLM makes one spec in the engine core, for the books (``get_manager``), and one in every worker,
-for the moves (``get_worker``). Each tensor-parallel rank keeps its own part of every block in a pool of
-its own; the books are common, so all ranks use the same rows.
+for the moves (``get_worker``). Each tensor-parallel rank keeps its own part of every block in a
+pool of its own; the books are common, so all ranks use the same rows.
 """
 
 from __future__ import annotations

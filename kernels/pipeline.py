@@ -38,7 +38,7 @@ from autellix.errors import KvMoveError
 from . import reference
 from .host_tier import Direction
 from .layout import PagedLayout
-from .runs import Ints, page_copies, row_copies
+from .runs import Copies, Ints, page_copies, row_copies
 from .streams import Device, Event, Path, Stream
 
 SLOTS = 3
@@ -228,8 +228,8 @@ class Pipeline:
                 part.layout.dense and self.device.can_stage(part.layout)
             ):
                 raise KvMoveError(
-                    "Rows with gaps, or pages that are not made of 16-byte words, cannot be staged; "
-                    "move them by plain copies."
+                    "Rows with gaps, or pages that are not made of 16-byte words, cannot be "
+                    "staged; move them by plain copies."
                 )
             if part.layout.row_bytes != row_bytes or part.blocks.numel() != part.rows.numel():
                 raise KvMoveError(
@@ -255,7 +255,7 @@ class Pipeline:
         if path == Path.BATCH:
             copies = copies.merged()
         stream = self._lanes[direction].copies
-        return self.device.copy(stream, copies, path, stable_source=stable)
+        return self.device.copy(stream, copies, path, direction=direction, stable_source=stable)
 
     def _staged(
         self, direction: Direction, part: Part, model: Event, stable: bool, kept: list[Any]
@@ -280,13 +280,22 @@ class Pipeline:
                 self.device.gather(lane.kernels, layout, blocks, stage)
                 lane.copies.wait_for(lane.kernels.record())
                 bulk = copies.merged()
-                kept.append(self.device.copy(lane.copies, bulk, Path.BATCH, stable_source=False))
+                kept.append(self._bulk(direction, bulk, stable_source=False))
                 slot.empty = lane.copies.record()
             else:
                 if slot.empty is not None:
                     lane.copies.wait_for(slot.empty)
                 bulk = copies.reversed_direction().merged()
-                kept.append(self.device.copy(lane.copies, bulk, Path.BATCH, stable_source=stable))
+                kept.append(self._bulk(direction, bulk, stable_source=stable))
                 lane.kernels.wait_for(lane.copies.record())
                 self.device.scatter(lane.kernels, layout, blocks, stage)
                 slot.empty = lane.kernels.record()
+
+    def _bulk(self, direction: Direction, copies: Copies, *, stable_source: bool) -> Any:
+        return self.device.copy(
+            self._lanes[direction].copies,
+            copies,
+            Path.BATCH,
+            direction=direction,
+            stable_source=stable_source,
+        )

@@ -1,7 +1,4 @@
-"""What a move must do, in plain PyTorch: the specification that every kernel is tested against.
-
-It is also the way taken where the pool lies in host memory (the CPU build of the engine).
-"""
+"""What a move must do, in plain PyTorch: the specification that every kernel is tested against."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ def gather(layout: PagedLayout, blocks: torch.Tensor, stage: torch.Tensor) -> No
         blocks: ``int64[n]``, block ids.
         stage: ``uint8[>= n, row_bytes]`` on the same device.
     """
-    _check(layout, blocks, stage)
+    check_move(layout, blocks, stage)
     count = blocks.numel()
     for view, offset in zip(layout.regions, layout.offsets, strict=True):
         stage[:count, offset : offset + view.shape[1]] = view.index_select(0, blocks)
@@ -34,7 +31,7 @@ def scatter(layout: PagedLayout, blocks: torch.Tensor, stage: torch.Tensor) -> N
     Raises:
         KvMoveError: a block is named twice; which row it would get is undefined.
     """
-    _check(layout, blocks, stage)
+    check_move(layout, blocks, stage)
     check_unique(blocks)
     count = blocks.numel()
     for view, offset in zip(layout.regions, layout.offsets, strict=True):
@@ -53,7 +50,7 @@ def store(layout: PagedLayout, blocks: torch.Tensor, host: torch.Tensor, rows: t
     Raises:
         KvMoveError: a row is named twice, or an id is out of range.
     """
-    _check(layout, blocks, host, rows)
+    check_move(layout, blocks, host, rows)
     check_unique(rows)
     for view, offset in zip(layout.regions, layout.offsets, strict=True):
         host[:, offset : offset + view.shape[1]].index_copy_(0, rows, view.index_select(0, blocks))
@@ -62,7 +59,7 @@ def store(layout: PagedLayout, blocks: torch.Tensor, host: torch.Tensor, rows: t
 
 def load(layout: PagedLayout, blocks: torch.Tensor, host: torch.Tensor, rows: torch.Tensor) -> int:
     """Copy rows of the host pool to blocks: the inverse of :func:`store`."""
-    _check(layout, blocks, host, rows)
+    check_move(layout, blocks, host, rows)
     check_unique(blocks)
     for view, offset in zip(layout.regions, layout.offsets, strict=True):
         view.index_copy_(0, blocks, host[:, offset : offset + view.shape[1]].index_select(0, rows))
@@ -86,12 +83,13 @@ def check_range(ids: torch.Tensor, count: int, what: str) -> None:
         )
 
 
-def _check(
+def check_move(
     layout: PagedLayout,
     blocks: torch.Tensor,
     rows_of: torch.Tensor,
     rows: torch.Tensor | None = None,
 ) -> None:
+    """Raise KvMoveError where blocks, rows and the memory of the rows do not fit each other."""
     if rows_of.dtype != torch.uint8 or rows_of.ndim != 2 or rows_of.shape[1] != layout.row_bytes:
         raise KvMoveError(
             f"Rows are uint8[n, {layout.row_bytes}] here, got {rows_of.dtype}{list(rows_of.shape)}."

@@ -1,8 +1,8 @@
 """What the pipeline needs of a device: streams, events, and four kinds of work.
 
 The semantics are CUDA's. Work on one stream runs in order; work on two streams runs in any order
-and at the same time, unless one waits for an event of the other. Every call returns at once. A test's
-device runs the work in the worst order that the events allow.
+and at the same time, unless one waits for an event of the other. Every call returns at once. A
+test's device runs the work in the worst order that the events allow.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .host_tier import Direction
 from .layout import PagedLayout
 from .runs import Copies
 
@@ -99,13 +100,22 @@ class Device(Protocol):
         """Rows of a stage into blocks."""
         ...
 
-    def copy(self, stream: Stream, copies: Copies, path: Path, *, stable_source: bool) -> Any:
+    def copy(
+        self,
+        stream: Stream,
+        copies: Copies,
+        path: Path,
+        *,
+        direction: Direction,
+        stable_source: bool,
+    ) -> Any:
         """Copies between addresses by BATCH, MAPPED or VLLM.
 
         Args:
             stream: where.
             copies: what.
             path: how.
+            direction: whether the sources are on the device ("store") or on the host ("load").
             stable_source: sources are not written by any work that is still queued, so they may be
                 read at any time from now on, ahead of the stream's order.
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from autellix.kernels import reference
+from autellix.kernels.host_tier import Direction
 from autellix.kernels.layout import PagedLayout
 from autellix.kernels.runs import Copies
 from autellix.kernels.streams import Event, Path, Stream
@@ -131,7 +132,15 @@ class Adversary:
         ids, count = _address_of(blocks), blocks.numel()
         self._queue(stream, lambda: reference.scatter(layout, _ids(ids, count), stage))
 
-    def copy(self, stream: Stream, copies: Copies, path: Path, *, stable_source: bool) -> Any:
+    def copy(
+        self,
+        stream: Stream,
+        copies: Copies,
+        path: Path,
+        *,
+        direction: Direction,
+        stable_source: bool,
+    ) -> Any:
         assert isinstance(stream, Queue)
         self.orders.append((stream.name, stable_source))
         kept = _Descriptors(copies)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from autellix.kernels import reference
 from autellix.kernels.layout import PagedLayout, byte_view
-from autellix.kernels.runs import Copies, page_copies
+from autellix.kernels.runs import Copies, copy_in_host_memory, page_copies
 from tests.kernels.pools import KINDS, layers_of
 
 addresses = st.integers(0, 400).map(lambda word: word * 8)
@@ -71,12 +71,12 @@ def test_the_copies_of_a_move_are_the_reference(
     reference.store(layout, torch.from_numpy(blocks), wanted, torch.from_numpy(rows))
     host = torch.zeros_like(wanted)
     copies = page_copies(layout, blocks, host.data_ptr() + rows * host.stride(0)).merged()
-    run(copies)
+    copy_in_host_memory(copies)
     assert torch.equal(host, wanted)
     before = [tensor.clone() for tensor in tensors]
     for tensor in tensors:
         tensor[torch.from_numpy(blocks)] = 0
-    run(copies.reversed_direction())
+    copy_in_host_memory(copies.reversed_direction())
     for tensor, was in zip(tensors, before, strict=True):
         assert torch.equal(
             tensor.contiguous().view(torch.uint8), was.contiguous().view(torch.uint8)
@@ -91,10 +91,3 @@ def test_a_packed_pool_moves_in_one_run() -> None:
     rows = host.data_ptr() + np.arange(3) * host.stride(0)
     assert len(page_copies(layout, blocks, rows)) == 9
     assert len(page_copies(layout, blocks, rows).merged()) == 1
-
-
-def run(copies: Copies) -> None:
-    import ctypes
-
-    for d, s, n in zip(copies.destinations, copies.sources, copies.sizes, strict=True):
-        ctypes.memmove(int(d), int(s), int(n))

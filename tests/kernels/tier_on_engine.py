@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+from typing import Any
 
 os.environ |= {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -16,12 +18,40 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
 }
 
-BLOCK, BLOCKS, PROMPT = 32, 24, 500
+BLOCK, BLOCKS = 32, 24
+
+
+def prices(seed: int) -> str:
+    """A prompt whose answer lies at its beginning: it needs the first blocks' keys and values."""
+    draw = random.Random(seed)
+    words = "apple bread candle drum egg flute glass hammer iron jar kettle lamp mirror needle oven"
+    lines = [f"One {word} costs {draw.randint(100, 999)} coins." for word in words.split()]
+    return "\n".join([*lines, *lines, *lines[1:8], "One apple"])
+
+
+class Observer:
+    """What the connector was asked, and what moved."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.connector = scheduler.connector
+        self.tier = self.connector.connector_scheduler.manager
+        self.loaded = 0
+        self.bytes = {"store": 0, "load": 0}
+        self._update = self.connector.update_connector_output
+        self.connector.update_connector_output = self.update
+
+    def update(self, output: Any) -> None:
+        if (meta := output.kv_connector_worker_meta) is not None:
+            self.tier.observe(meta)
+            self.bytes["store"] += meta.transfer_stats.store.bytes
+            self.bytes["load"] += meta.transfer_stats.load.bytes
+        self._update(output)
 
 
 def main() -> None:
     from vllm import LLM, SamplingParams
     from vllm.config import KVTransferConfig
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
 
     from autellix.kernels.offload import transfer_config
     from autellix.runtime.models import resolve_model
@@ -29,66 +59,48 @@ def main() -> None:
     llm = LLM(
         model=str(resolve_model(None)),
         dtype="bfloat16",
-        max_model_len=640,
+        max_model_len=704,
         enforce_eager=True,
         max_num_seqs=2,
         block_size=BLOCK,
         num_gpu_blocks_override=BLOCKS,
-        seed=0,
+        distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
         kv_transfer_config=KVTransferConfig(**transfer_config(256 * 2**20)),
     )
-    prompts = [[1000 + (i * 7919 + j * 104729) % 40000 for j in range(PROMPT)] for i in range(3)]
-    sampling = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
-    core = llm.llm_engine.engine_core.engine_core
-    connector = core.scheduler.connector
-    tier = connector.connector_scheduler.manager
-    loaded: list[int] = []
-    matched = connector.get_num_new_matched_tokens
+    sampling = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
+    core: Any = llm.llm_engine.engine_core
+    seen = Observer(core.engine_core.scheduler)
 
-    def spy(request, computed):
-        found = matched(request, computed)
-        loaded.append(found[0] or 0)
-        return found
+    def say(seed: int, program: str) -> dict[str, Any]:
+        params = sampling.clone()
+        params.extra_args = {"kv_transfer_params": {"program": program}}
+        (output,) = llm.generate(prices(seed), params, use_tqdm=False)
+        return {
+            "tokens": list(output.outputs[0].token_ids),
+            "text": output.outputs[0].text,
+            "cached": output.num_cached_tokens or 0,
+            "prompt": len(output.prompt_token_ids or ()),
+        }
 
-    connector.get_num_new_matched_tokens = spy
-    moved = {"store": 0, "load": 0}
-    update = connector.update_connector_output
-
-    def observe(output):
-        if (meta := output.kv_connector_worker_meta) is not None:
-            tier.observe(meta)
-            moved["store"] += meta.transfer_stats.store.bytes
-            moved["load"] += meta.transfer_stats.load.bytes
-        update(output)
-
-    connector.update_connector_output = observe
-
-    def say(i: int) -> tuple[list[int], int]:
-        (output,) = llm.generate({"prompt_token_ids": prompts[i]}, sampling, use_tqdm=False)
-        return list(output.outputs[0].token_ids), output.num_cached_tokens or 0
-
-    _, cold = say(0)
-    hit, hit_cached = say(0)
-    for i in (1, 2):  # 17 blocks each in a cache of 23: the first prompt's are overwritten
-        say(i)
-    loaded.clear()
-    again, again_cached = say(0)
-    tier.check()
-    print(
-        json.dumps(
-            {
-                "device hit": hit,
-                "after eviction": again,
-                "cold hits": cold,
-                "cached on device": hit_cached,
-                "cached after eviction": again_cached,
-                "full blocks": PROMPT // BLOCK * BLOCK,
-                "loaded": max(loaded),
-                "moved": moved,
-                "load bytes/s": tier.bandwidth.bytes_per_s("load"),
-            }
-        )
-    )
+    report: dict[str, Any] = {"cold": say(0, "a"), "device hit": say(0, "a")}
+    others = [say(1, "b"), say(2, "c")]  # together larger than the cache: "a" is overwritten
+    stored = seen.tier.stored("a")
+    before = seen.bytes["load"]
+    report["host load"] = say(0, "a")
+    report["loaded bytes"] = seen.bytes["load"] - before
+    others += [say(1, "b"), say(2, "c")]
+    worker: Any = get_kv_transfer_group()
+    worker.connector_worker.worker.rows.fill_(0)
+    report["spoilt"] = say(0, "a")
+    seen.tier.check()
+    report |= {
+        "stored": {"tokens": stored.tokens, "bytes": stored.size_bytes},
+        "moved": seen.bytes,
+        "bytes/s": {way: seen.tier.bandwidth.bytes_per_s(way) for way in ("store", "load")},
+        "dropped bytes": seen.tier.drop("a"),
+        "left": seen.tier.stored("a").chunks,
+    }
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":
