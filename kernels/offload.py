@@ -2,18 +2,10 @@
 
 It needs nothing else of Autellix. With stock vLLM, on a GPU or on the CPU build:
 
-    KVTransferConfig(
-        kv_connector="OffloadingConnector",
-        kv_role="kv_both",
-        kv_connector_extra_config={
-            "spec_name": "HostTierSpec",
-            "spec_module_path": "autellix.kernels.offload",
-            "cpu_bytes_to_use": 4 * 2**30,
-            "offload_prompt_only": False,
-        },
-    )
+    LLM(model, kv_transfer_config=transfer_config(4 * 2**30))
 
-:func:`transfer_config` makes that dictionary. A request says whose it is by
+which is short for the connector "OffloadingConnector" with ``spec_name`` "HostTierSpec" and
+``spec_module_path`` "autellix.kernels.offload". A request says whose it is by
 ``extra_args={"kv_transfer_params": {"program": "NAME"}}``; without it, it is a program of its own.
 
 vLLM makes one spec in the engine core, for the books (``get_manager``), and one in every worker,
@@ -30,23 +22,24 @@ from .offload_worker import HostMemoryWorker
 from .vllm_names import (
     CanonicalKVCaches,
     CPUOffloadingSpec,
+    KVTransferConfig,
     OffloadingConfig,
     OffloadingWorker,
     current_platform,
 )
 
 
-def transfer_config(host_bytes: int, **extra: Any) -> dict[str, Any]:
-    """Arguments of vLLM's ``KVTransferConfig`` that turn the tier on.
+def transfer_config(host_bytes: int, **extra: Any) -> KVTransferConfig:
+    """The engine's argument ``kv_transfer_config`` that turns the tier on.
 
     Args:
         host_bytes: size of the host pool over all ranks of one engine, bytes.
         extra: further entries for ``kv_connector_extra_config``.
     """
-    return {
-        "kv_connector": "OffloadingConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {
+    return KVTransferConfig(
+        kv_connector="OffloadingConnector",
+        kv_role="kv_both",
+        kv_connector_extra_config={
             "spec_name": HostTierSpec.__name__,
             "spec_module_path": __name__,
             "cpu_bytes_to_use": host_bytes,
@@ -54,7 +47,7 @@ def transfer_config(host_bytes: int, **extra: Any) -> dict[str, Any]:
             "offload_prompt_only": False,
             **extra,
         },
-    }
+    )
 
 
 class HostTierSpec(CPUOffloadingSpec):

@@ -20,6 +20,7 @@ def _installed() -> str:
 
 try:
     from vllm import _custom_ops as vllm_ops
+    from vllm.config import KVTransferConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
         OffloadingWorkerMetadata,
     )
@@ -123,6 +124,7 @@ __all__ = [
     "CanonicalKVCaches",
     "ChunkStatus",
     "GPULoadStoreSpec",
+    "KVTransferConfig",
     "LoadStoreSpec",
     "OffloadKey",
     "OffloadingConfig",

@@ -126,6 +126,14 @@ def run(
             help="Which model answers to a name that programs use; repeatable.",
         ),
     ] = None,
+    kv_host_gib: Annotated[
+        float | None,
+        typer.Option(
+            envvar="AUTELLIX_KV_HOST_GIB",
+            metavar="N",
+            help="Host memory that keeps KV, GiB. [half of what is free; 0 without a GPU]",
+        ),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(envvar="AUTELLIX_POLICY", help="fcfs, mlfq, plas or atlas. [atlas]"),
@@ -194,6 +202,7 @@ def run(
             engine=engine,
             engine_args=parse_engine_args(engine_arg or []),
             model_map=parse_model_map(model_map or []),
+            kv_host_gib=kv_host_gib,
             policy=policy,
             checkpointer=checkpointer,
             journal=journal,

@@ -65,12 +65,13 @@ class EngineHost:
 async def _start(settings: Settings, model: str, served_name: str) -> tuple[Engine, ChatService]:
     set_engine_environment(debug=settings.debug)
     from .chat_service import ChatService
+    from .host_tier import with_host_tier
     from .vllm_replica import VllmReplica
 
     await asyncio.sleep(0)  # the imports took seconds: who has given up since gets no engine
     replica = await VllmReplica.start(
         model,
-        settings.engine_args,
+        with_host_tier(settings.engine_args, settings.kv_host_gib),
         settings.scheduler_config(),
         served_name=served_name,
         debug=settings.debug,

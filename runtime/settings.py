@@ -33,6 +33,7 @@ class Settings:
         engine: kind of back end; one of ``ENGINE_KINDS``.
         engine_args: arguments of vLLM's engine, by name.
         model_map: the engine's model by the names that programs give it.
+        kv_host_gib: host memory that keeps KV, GiB; 0 does without, None leaves it to the machine.
         policy: scheduling policy; one of ``POLICY_NAMES``.
         checkpointer: where graphs that bring no checkpointer keep their threads: "memory",
             "sqlite:PATH" or "postgres:URL"; None gives them none.
@@ -47,6 +48,7 @@ class Settings:
     engine: str = "vllm"
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     model_map: Mapping[str, str] = field(default_factory=dict)
+    kv_host_gib: float | None = None
     policy: str = "atlas"
     checkpointer: str | None = None
     journal: Path | None = None
@@ -63,6 +65,11 @@ class Settings:
         if self.policy not in POLICY_NAMES:
             raise SettingsError(
                 f"There is no policy {self.policy!r}; choose one of: {', '.join(POLICY_NAMES)}."
+            )
+
+        if self.kv_host_gib is not None and not 0 <= self.kv_host_gib < float("inf"):
+            raise SettingsError(
+                f"--kv-host-gib is a number of GiB from 0 on, got {self.kv_host_gib:g}."
             )
 
     def scheduler_config(self) -> SchedulerConfig:
@@ -83,6 +90,8 @@ class Settings:
             values["engine_args"] = parse_engine_args(found["engine_args"].split())
         if "model_map" in found:
             values["model_map"] = parse_model_map(found["model_map"].split())
+        if "kv_host_gib" in found:
+            values["kv_host_gib"] = _gib(variable_of("kv_host_gib"), found["kv_host_gib"])
         for name in ("journal", "trace"):
             if name in found:
                 values[name] = Path(found[name])
@@ -139,6 +148,13 @@ def parse_model_map(pairs: Iterable[str]) -> dict[str, str]:
             )
         names[name] = target
     return names
+
+
+def _gib(name: str, raw: str) -> float:
+    try:
+        return float(raw)
+    except ValueError:
+        raise SettingsError(f"{name} is a number of GiB, got {raw!r}; for example 16.") from None
 
 
 def _flag(name: str, raw: str) -> bool:

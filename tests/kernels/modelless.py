@@ -18,7 +18,6 @@ import torch
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
-    KVTransferConfig,
     ModelConfig,
     SchedulerConfig,
     VllmConfig,
@@ -96,7 +95,7 @@ class Engine:
         page = _ATTENTION.page_size_bytes
         # vLLM takes whole memory pages a host block.
         host_bytes = host_blocks * max(4096, page * len(LAYERS))
-        transfer = KVTransferConfig(**transfer_config(host_bytes)) if host_blocks else None
+        transfer = transfer_config(host_bytes) if host_blocks else None
         config = VllmConfig(
             scheduler_config=SchedulerConfig(
                 max_num_seqs=seats,
@@ -273,7 +272,7 @@ class Engine:
         if self.worker is None:
             return None
         if self.device is not None:
-            self.device.run_some(self.random.randint(0, 40))
+            self.device.run_some(self.random.randint(0, 12))
         self.worker.wait_for_save()
         _, arrived = self.worker.get_finished(set())
         meta = self.worker.build_connector_worker_meta()

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed: pip install 'autellix[cpu]'")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
+from autellix.kernels.offload_worker import PipelineWorker
 from tests.kernels.adversary import Adversary
 from tests.kernels.modelless import BLOCK, LENGTH, Engine, fingerprints, next_token, tiny_model
 
@@ -114,7 +115,14 @@ def answer(context: list[int], tokens: int) -> list[int]:
     return said
 
 
-def live(folder: Path, seeds: range, *, pipelined: bool, acts: int = 60) -> dict[str, int]:
+def live(
+    folder: Path,
+    seeds: range,
+    *,
+    pipelined: bool,
+    acts: int = 60,
+    deaf: set[tuple[str, str]] = frozenset(),  # type: ignore[assignment]
+) -> dict[str, int]:
     """Lives of random programs; what happened in sum."""
     total = {"preempted": 0, "loaded": 0}
     engine: Engine | None = None
@@ -127,7 +135,7 @@ def live(folder: Path, seeds: range, *, pipelined: bool, acts: int = 60) -> dict
                 host_blocks=draw.choice([3, 20, 60]),
                 seats=draw.randint(1, 4),
                 seed=seed,
-                device=Adversary(seed) if pipelined else None,
+                device=Adversary(seed, deaf=deaf) if pipelined else None,
             )
         loaded, preempted = engine.loaded_tokens, engine.preemptions
         Life(engine, draw, f"life{seed}").play(acts)
@@ -147,3 +155,25 @@ def test_no_token_ever_finds_anothers_kv(folder: Path, pipelined: bool) -> None:
 @pytest.mark.parametrize("pipelined", [False, True], ids=["at once", "pipelined"])
 def test_nor_in_ten_thousand_lives(folder: Path, pipelined: bool) -> None:
     live(folder, range(1000, 6000), pipelined=pipelined)
+
+
+@pytest.mark.parametrize(
+    "deaf",
+    [
+        pytest.param(("store-kernel", "model"), id="a gather before the model has written"),
+        pytest.param(("load-kernel", "load-copy"), id="a scatter before the copy has arrived"),
+        pytest.param(("store-copy", "store-kernel"), id="a copy before the gather"),
+    ],
+)
+def test_a_missing_wait_would_be_noticed(folder: Path, deaf: tuple[str, str]) -> None:
+    with pytest.raises(AssertionError, match="another's KV"):
+        live(folder, range(60), pipelined=True, deaf={deaf})
+
+
+def test_reuse_of_blocks_without_flushing_would_be_noticed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vllm 48596, 29870, 46951."""
+    monkeypatch.setattr(PipelineWorker, "wait", lambda self, jobs: None)
+    with pytest.raises(AssertionError, match="another's KV"):
+        live(folder, range(60), pipelined=True)

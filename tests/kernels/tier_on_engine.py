@@ -50,7 +50,6 @@ class Observer:
 
 def main() -> None:
     from vllm import LLM, SamplingParams
-    from vllm.config import KVTransferConfig
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
     from autellix.kernels.offload import transfer_config
@@ -65,7 +64,7 @@ def main() -> None:
         block_size=BLOCK,
         num_gpu_blocks_override=BLOCKS,
         distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
-        kv_transfer_config=KVTransferConfig(**transfer_config(256 * 2**20)),
+        kv_transfer_config=transfer_config(256 * 2**20),
     )
     sampling = SamplingParams(max_tokens=16, temperature=0, ignore_eos=True)
     core: Any = llm.llm_engine.engine_core
