@@ -175,6 +175,31 @@ def _preset(name: str) -> EngineModel:
     return preset_named(name.removeprefix("sim:"))
 
 
+@trace_app.command()
+def report(
+    file: File,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="[FILE.html beside it]")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write one page that shows the whole run; it needs nothing but a browser."""
+    from ..tracing.report import write_report
+
+    with _errors(debug):
+        path = output or file.with_name(_stem(file) + ".html")
+        write_report(_read(file), file.name, path)
+        print(path)
+
+
+def _stem(file: Path) -> str:
+    """The name of a trace without the endings that traces have."""
+    name = file.name
+    for ending in (".part", ".zst", ".zstd", ".gz", ".json"):
+        name = name.removesuffix(ending)
+    return name or file.name
+
+
 # How they read and print.
 
 

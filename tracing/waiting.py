@@ -13,16 +13,14 @@ While a call waits, each moment goes to a cause:
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from statistics import median
 from typing import Literal
 
 from .phases import WAITS, Phase, phases_of
+from .seat_times import SeatTimes, Span
 from .trace import Trace, TracedCall
 
 Cause = Literal["held", "preempted", "own", "better", "same", "worse", "step", "room"]
@@ -37,6 +35,7 @@ CAUSES: dict[Cause, str] = {
     "room": "room in the KV cache or in the step",
 }
 _DEFAULT_STEP_S = 0.05
+_ROUNDING_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +44,7 @@ class Served:
 
     Attributes:
         seconds: for how long.
-        level: its level at the end of that, from 1.
+        level: its level for the longest part of that, from 1.
         standing: how it stood to the waiting call.
     """
 
@@ -62,13 +61,11 @@ class Wait:
     Attributes:
         phase: when, and at which level.
         causes: seconds by cause; their sum is the wait's length.
-        served: the calls that ran meanwhile, longest first.
         seats_taken: how many seats of the replica were taken, on average.
     """
 
     phase: Phase
     causes: dict[Cause, float]
-    served: tuple[Served, ...]
     seats_taken: float
 
 
@@ -83,14 +80,18 @@ class Waiting:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.phases = {call.id: phases_of(call, trace.end_s) for call in trace.calls()}
-        self._replicas = _running_by_replica(trace, self.phases)
+        spans: dict[int | None, list[Span]] = defaultdict(list)
+        for call in trace.calls():
+            for phase in self.phases[call.id]:
+                if phase.kind == "running":
+                    spans[call.replica].append(Span(call, phase))
+        seats = trace.engine.seats
+        self._replicas = {replica: SeatTimes(found, seats) for replica, found in spans.items()}
 
     def seats(self, replica: int | None) -> int:
         """Seats of a replica: as the trace says, else the most that were taken at once."""
-        if self.trace.engine.seats:
-            return self.trace.engine.seats
-        running = self._replicas.get(replica)
-        return running.most_at_once if running else 0
+        times = self._replicas.get(replica)
+        return times.seats if times else self.trace.engine.seats
 
     @cached_property
     def step_s(self) -> float:
@@ -109,126 +110,61 @@ class Waiting:
             total.update(wait.causes)
         return total
 
+    def served(self, call: TracedCall, wait: Wait) -> list[Served]:
+        """The calls that ran while a call waited, longest first."""
+        times = self._replicas.get(call.replica)
+        spans = times.during(wait.phase) if times else []
+        seconds: Counter[str] = Counter()
+        longest: dict[str, Span] = {}
+        for span in spans:
+            id, overlap_s = span.call.id, span.overlap_s(wait.phase)
+            seconds[id] += overlap_s  # type: ignore[assignment]
+            if id not in longest or overlap_s > longest[id].overlap_s(wait.phase):
+                longest[id] = span
+        return [
+            Served(
+                call=longest[id].call,
+                seconds=lasted_s,
+                level=longest[id].phase.level,
+                standing=_standing(call, wait.phase.level, longest[id]),
+            )
+            for id, lasted_s in seconds.most_common()
+        ]
+
     def _wait(self, call: TracedCall, phase: Phase) -> Wait:
-        running = self._replicas.get(call.replica)
-        spans = running.during(phase.start_s, phase.end_s) if running else []
-        spans = [span for span in spans if span.call is not call]
-        lasts_s = phase.lasts_s
-        taken_s = sum(span.overlap_s(phase) for span in spans)
-        causes: dict[Cause, float] = {}
-        if phase.kind == "held":
-            causes["held"] = lasts_s
-        elif phase.kind == "preempted":
-            causes["preempted"] = lasts_s
+        times = self._replicas.get(call.replica)
+        if phase.kind == "held" or times is None:
+            cause: Cause = "held" if phase.kind == "held" else "room"
+            return Wait(phase=phase, causes={cause: phase.lasts_s}, seats_taken=0.0)
+        if phase.kind == "preempted":
+            causes: dict[Cause, float] = {"preempted": phase.lasts_s}
         else:
-            causes = self._shared(call, phase, spans)
-        return Wait(
-            phase=phase,
-            causes=causes,
-            served=_served(call, phase, spans),
-            seats_taken=taken_s / lasts_s if lasts_s > 0 else 0.0,
-        )
+            causes = self._shared(call, phase, times)
+        return Wait(phase=phase, causes=causes, seats_taken=times.taken(phase))
 
-    def _shared(self, call: TracedCall, phase: Phase, spans: list[_Span]) -> dict[Cause, float]:
+    def _shared(self, call: TracedCall, phase: Phase, times: SeatTimes) -> dict[Cause, float]:
         causes: dict[Cause, float] = defaultdict(float)
-        seats, free_s = self.seats(call.replica), 0.0
-        for seconds, standings in _moments(call, phase, spans):
-            taken = standings.total()
-            if not seats or taken < seats:
-                free_s += seconds
-                continue
-            for standing, count in standings.items():
-                causes[standing] += seconds * count / taken
-        if free_s > 0:
-            causes["step"] = min(free_s, self.step_s)
-        if free_s > self.step_s:
-            causes["room"] = free_s - self.step_s
-        return dict(causes)
+        for level, held_s in times.share_by_level(phase):
+            causes[_by_level(phase.level, level)] += held_s
+        for span in times.of_program(call.program, phase):
+            own_s = times.share_of_one(
+                max(span.phase.start_s, phase.start_s), min(span.phase.end_s, phase.end_s)
+            )
+            causes["own"] += own_s
+            causes[_by_level(phase.level, span.phase.level)] -= own_s
+        free_s = times.free(phase)
+        causes["step"] = min(free_s, self.step_s)
+        causes["room"] = max(0.0, free_s - self.step_s)
+        return {cause: held_s for cause, held_s in causes.items() if held_s > _ROUNDING_S}
 
 
-def _standing(waiting: TracedCall, level: int, span: _Span) -> Cause:
+def _standing(waiting: TracedCall, level: int, span: Span) -> Cause:
     if span.call.program == waiting.program:
         return "own"
-    if span.phase.level == level:
+    return _by_level(level, span.phase.level)
+
+
+def _by_level(waiting: int, running: int) -> Cause:
+    if running == waiting:
         return "same"
-    return "better" if span.phase.level < level else "worse"
-
-
-def _moments(
-    call: TracedCall, phase: Phase, spans: list[_Span]
-) -> Iterator[tuple[float, Counter[Cause]]]:
-    """The wait cut where a seat changes hands: how long, and who held how many seats."""
-    turns: list[tuple[float, int, Cause]] = []
-    for span in spans:
-        standing = _standing(call, phase.level, span)
-        turns.append((max(span.phase.start_s, phase.start_s), 1, standing))
-        turns.append((min(span.phase.end_s, phase.end_s), -1, standing))
-    turns.sort(key=lambda turn: turn[0])
-    holders: Counter[Cause] = Counter()
-    since_s = phase.start_s
-    for at_s, change, standing in turns:
-        if at_s > since_s:
-            yield at_s - since_s, holders
-            since_s = at_s
-        holders[standing] += change
-    if phase.end_s > since_s:
-        yield phase.end_s - since_s, holders
-
-
-def _served(call: TracedCall, phase: Phase, spans: list[_Span]) -> tuple[Served, ...]:
-    seconds: Counter[str] = Counter()
-    last: dict[str, _Span] = {}
-    for span in spans:
-        seconds[span.call.id] += span.overlap_s(phase)  # type: ignore[assignment]
-        last[span.call.id] = span
-    return tuple(
-        Served(
-            call=last[id].call,
-            seconds=lasted,
-            level=last[id].phase.level,
-            standing=_standing(call, phase.level, last[id]),
-        )
-        for id, lasted in seconds.most_common()
-    )
-
-
-# Who ran when.
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    call: TracedCall
-    phase: Phase
-
-    def overlap_s(self, other: Phase) -> float:
-        return min(self.phase.end_s, other.end_s) - max(self.phase.start_s, other.start_s)
-
-
-class _Running:
-    """The running phases of one replica, found by time."""
-
-    def __init__(self, spans: list[_Span]) -> None:
-        self._spans = sorted(spans, key=lambda span: span.phase.start_s)
-        self._starts = [span.phase.start_s for span in self._spans]
-        # Ascending, so the first span that may still run at a given time is found by halving.
-        self._latest_ends = list(accumulate((s.phase.end_s for s in self._spans), max))
-
-    def during(self, start_s: float, end_s: float) -> list[_Span]:
-        first = bisect_right(self._latest_ends, start_s)
-        last = bisect_left(self._starts, end_s)
-        return [span for span in self._spans[first:last] if span.phase.end_s > start_s]
-
-    @cached_property
-    def most_at_once(self) -> int:
-        turns = [(span.phase.start_s, 1) for span in self._spans]
-        turns += [(span.phase.end_s, -1) for span in self._spans]
-        return max(accumulate(change for _, change in sorted(turns)), default=0)
-
-
-def _running_by_replica(trace: Trace, phases: dict[str, list[Phase]]) -> dict[int | None, _Running]:
-    spans: dict[int | None, list[_Span]] = defaultdict(list)
-    for call in trace.calls():
-        for phase in phases[call.id]:
-            if phase.kind == "running":
-                spans[call.replica].append(_Span(call, phase))
-    return {replica: _Running(found) for replica, found in spans.items()}
+    return "better" if running < waiting else "worse"

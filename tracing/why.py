@@ -58,7 +58,7 @@ def why_json(waiting: Waiting, call: TracedCall) -> dict[str, Any]:
         "wait_s": call.wait_s,
         "on_critical_path": call.id in program.critical_path,
         "causes": {cause: seconds for cause, seconds in waiting.causes(call).items() if seconds},
-        "waits": [_wait_json(wait) for wait in waiting.waits(call)],
+        "waits": [_wait_json(waiting, call, wait) for wait in waiting.waits(call)],
         "story": [{"at_s": line.at_s, "text": line.text} for line in story(waiting, call)],
     }
 
@@ -170,11 +170,12 @@ def _instead(waiting: Waiting, call: TracedCall, wait: Wait) -> Iterator[Line]:
         parts = [f"{seconds(s)} {CAUSES[cause]}" for cause, s in causes if s >= 5e-4]
         if parts:
             yield Line(None, "It waited: " + "; ".join(parts) + ".", True)
-    for served in wait.served[:_SHOWN]:
+    instead = waiting.served(call, wait)
+    for served in instead[:_SHOWN]:
         yield Line(None, _served_text(served, wait.phase.level), True)
-    left = len(wait.served) - _SHOWN
+    left = len(instead) - _SHOWN
     if left > 0:
-        rest = sum(served.seconds for served in wait.served[_SHOWN:])
+        rest = sum(served.seconds for served in instead[_SHOWN:])
         yield Line(None, f"and {left} more calls, {seconds(rest)} of seat time together", True)
 
 
@@ -252,7 +253,7 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.2g} ms"
 
 
-def _wait_json(wait: Wait) -> dict[str, Any]:
+def _wait_json(waiting: Waiting, call: TracedCall, wait: Wait) -> dict[str, Any]:
     return {
         "kind": wait.phase.kind,
         "start_s": wait.phase.start_s,
@@ -268,6 +269,6 @@ def _wait_json(wait: Wait) -> dict[str, Any]:
                 "level": served.level,
                 "standing": served.standing,
             }
-            for served in wait.served
+            for served in waiting.served(call, wait)
         ],
     }
