@@ -27,6 +27,7 @@ import autellix
 from autellix import ChatAutellix
 from autellix.runtime.session import Session, use_session
 from autellix.runtime.settings import Settings
+from autellix.runtime.token_calls import exact_sampling
 from benchmarks.result_file import result_document, write_result
 
 CONCURRENT = 16
@@ -55,8 +56,6 @@ async def round_of(calls: int, call: Callable[[int], Awaitable[Any]]) -> dict[st
 
 async def measure(session: Session, *, calls: int, tokens: int, rounds: int) -> dict[str, Any]:
     """Both sides in turns; every round and the medians."""
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
-
     llm = session.host.engine.llm
     tokenizer = llm.renderer.tokenizer
     model = ChatAutellix(
@@ -72,15 +71,8 @@ async def measure(session: Session, *, calls: int, tokens: int, rounds: int) -> 
     serial = iter(range(10**9))
 
     async def bare(number: int) -> None:
-        sampling = SamplingParams(
-            temperature=0,
-            max_tokens=tokens,
-            min_tokens=tokens,
-            ignore_eos=True,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
         prompt = {"prompt_token_ids": ids[number]}
-        async for output in llm.generate(prompt, sampling, f"bare-{next(serial)}"):
+        async for output in llm.generate(prompt, exact_sampling(tokens), f"bare-{next(serial)}"):
             assert len(output.outputs[0].token_ids) == tokens
 
     async def through(number: int) -> None:

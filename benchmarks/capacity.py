@@ -1,24 +1,44 @@
-"""How many programs a replica can finish in a second, which is what a load of 1 means.
+"""Capacity: how many programs an engine can finish in a second, which is what a load of 1 means.
 
-The programs are served by ``vllm-opt`` in a closed loop: a fixed number of them is under way, and
-when one ends the next comes. The rate is that of the tokens generated once the loop has settled,
-divided by the tokens of a program, and the best over the numbers under way is taken. Tools take no
-time here: what they need no engine can shorten.
+**Definition.** Programs are served by ``vllm-opt`` in a closed loop: a fixed number of them is
+under way, and when one ends the next comes. The loop's rate is
 
-Serving all programs at once and dividing by the makespan would not do: one long program decides
-when the last call ends (ShareGPT's longest chat has 300 turns), and most seats are empty by then.
+    tokens generated until the last program comes / the time until then / tokens of a program
+
+(the mean over the programs), and the capacity is the best rate over the numbers under way. Tools
+take no time here: what they need no engine can shorten. Each program comes once in the given order,
+then, where they are fewer than three times those under way, others drawn from them.
+
+It is the rate at which the engine finishes the workload when there is always enough to do. Serving
+all programs at once and dividing by the makespan would measure something else: how long the longest
+chain of calls is (ShareGPT's longest chat has 80 turns), since most seats are empty by the end.
+
+This is the one place that measures capacity; every benchmark's load, on a simulated engine or on
+the real one, is a rate divided by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Protocol
 
-from autellix.scheduler.engine_model import EngineModel
-from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimCall, SimProgram
-from autellix.scheduler.simulator import CallRecord, Simulation
+
+
+class ClosedLoop(Protocol):
+    """An engine that serves ``vllm-opt`` in a closed loop."""
+
+    def run_closed(
+        self, programs: Iterator[SimProgram], live: int, on_tokens: Callable[[int], None]
+    ) -> None:
+        """Serve programs so that ``live`` are under way; end when there are no more to come."""
+        ...
+
+    def now(self) -> float:
+        """The engine's clock while it does so, seconds from any moment before."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +57,22 @@ class Capacity:
 
 
 def capacity(
-    programs: Sequence[SimProgram], model: EngineModel, *, replicas: int = 1, seed: int = 0
+    engine: ClosedLoop, programs: Sequence[SimProgram], *, guess: int, seed: int = 0
 ) -> Capacity:
     """Find it by going from a guess to fewer and more programs under way while that helps.
 
-    The guess: as many as there are seats, or as have room for a call of average context.
+    Args:
+        guess: programs under way to begin with; see :func:`room_for`.
+        seed: of the draws.
     """
-    engine_bound = [_without_tools(program) for program in programs]
-    contexts = [call.prompt_tokens for program in programs for call in program.calls]
-    room = model.kv_tokens * len(contexts) // sum(contexts)
     tried: dict[int, float] = {}
 
     def rate(live: int) -> float:
         if live not in tried:
-            tried[live] = closed_loop_rate(engine_bound, model, live, replicas=replicas, seed=seed)
+            tried[live] = closed_loop_rate(engine, programs, live, seed=seed)
         return tried[live]
 
-    best = max(1, min(room, model.seats) * replicas)
+    best = max(1, guess)
     for step in (1.5, 1.2):
         for factor in (1 / step, step):
             while rate(following := max(1, round(best * factor))) > rate(best):
@@ -62,41 +81,39 @@ def capacity(
 
 
 def closed_loop_rate(
-    programs: Sequence[SimProgram],
-    model: EngineModel,
-    live: int,
-    *,
-    replicas: int = 1,
-    seed: int = 0,
+    engine: ClosedLoop, programs: Sequence[SimProgram], live: int, *, seed: int = 0
 ) -> float:
-    """Programs a second with so many under way: tokens generated / tokens of a program.
-
-    Counted from the start until the last program comes. Each program comes once in the given order,
-    then, where they are fewer than three times those under way, others drawn from them.
-    """
+    """Programs a second with so many under way; see the definition above."""
     tokens = 0
-
-    def count_tokens(record: CallRecord) -> None:
-        nonlocal tokens
-        tokens += record.receipt.output_tokens
-
-    simulation = Simulation(model, sim_policy("vllm-opt"), replicas=replicas, on_call=count_tokens)
-    each = sum(program.output_tokens for program in programs) / len(programs)
     rate = 0.0
+
+    def count(output_tokens: int) -> None:
+        nonlocal tokens
+        tokens += output_tokens
 
     def feed() -> Iterator[SimProgram]:
         nonlocal rate
-        rng = Random(seed)
+        rng, began_s = Random(seed), engine.now()
         for number in range(max(len(programs), 3 * live)):
             program = programs[number % len(programs)]
             if number >= len(programs):
                 program = programs[rng.randrange(len(programs))]
             yield program.again(f"{program.name}#{number}")
-        rate = tokens / simulation.now / each
-        simulation.stop()
+        rate = tokens / (engine.now() - began_s)
 
-    simulation.run_closed(feed(), live)
-    return rate
+    engine.run_closed(feed(), live, count)
+    return rate / (sum(program.output_tokens for program in programs) / len(programs))
+
+
+def room_for(programs: Sequence[SimProgram], *, seats: int, kv_tokens: int) -> int:
+    """As many programs as there are seats, or as there is room for calls of average context."""
+    contexts = [call.prompt_tokens for program in programs for call in program.calls]
+    return max(1, min(kv_tokens * len(contexts) // sum(contexts), seats))
+
+
+def without_tools(programs: Sequence[SimProgram]) -> list[SimProgram]:
+    """The programs with tools that take no time."""
+    return [_without_tools(program) for program in programs]
 
 
 def _without_tools(program: SimProgram) -> SimProgram:

@@ -1,64 +1,77 @@
-"""Options and runs that ``benchmarks.replay`` and ``benchmarks.sweep`` have in common."""
+"""The cells of ``benchmarks.replay`` and ``benchmarks.sweep``: which there are, and their runs.
+
+A cell is one workload under one policy at one load with one seed. Cells of a simulated engine do
+not depend on each other: ``--jobs`` spreads them over processes, and the results are the same in
+the same order. On the real engine they run one after the other, the policies in turns for every
+load and seed.
+"""
 
 from __future__ import annotations
 
 import argparse
-import gc
-import json
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from multiprocessing import get_context
+from time import perf_counter
 from typing import Any
 
-from autellix.errors import AutellixError, UsageError
-from autellix.scheduler.balancers import balancer_named
-from autellix.scheduler.engine_model import EngineModel, preset_named
-from autellix.scheduler.sim_orders import sim_policy
-from autellix.scheduler.simulator import CallRecord, SimResult, Simulation
-from benchmarks.capacity import Capacity, capacity
+from autellix.errors import UsageError
+from autellix.scheduler.simulator import CallRecord, SimResult
+from benchmarks.capacity import Capacity
+from benchmarks.cell_store import CellStore
 from benchmarks.metrics import Cell, cell
-from benchmarks.workloads import NAMES, Workload, poisson, workload
+from benchmarks.options import (
+    MOST_LOAD,
+    REAL,
+    fewer_collections,
+    names_in,
+    numbers_in,
+    setting_in,
+    whole_numbers_in,
+)
+from benchmarks.result_file import result_document
+from benchmarks.simulated_engine import SimulatedEngine, engine_model
+from benchmarks.workloads import Workload, poisson, workload
 
-MOST_LOAD = 3.0
-POLICIES = "vllm,vllm-opt,mlfq,plas,atlas,program-fcfs,srpt,default"
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellKey:
+    """Which cell.
+
+    Attributes:
+        load, rate: None where programs do not come at a rate; the load is None too where a rate
+            was asked for.
+    """
+
+    workload: str
+    seed: int
+    load: float | None
+    rate: float | None
+    policy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One cell with what plots need beside it."""
+    """One cell with what plots need beside it; those are None of a cell that was there before."""
 
     cell: Cell
-    result: SimResult
+    result: SimResult | None = None
     spans: list[tuple[float, float]] = field(default_factory=list)
-
-
-def add_options(parser: argparse.ArgumentParser, *, loads: str) -> None:
-    """The options of both commands."""
-    add = parser.add_argument
-    names = ", ".join(NAMES)
-    add("--workload", default="mixed", help=f"{names}, or trace:FILE[.gz][,FILE...]")
-    add("--engine", default="sim:a100-llama3-8b", help="sim:PRESET")
-    add("--policies", default=POLICIES, help="names, split by commas")
-    when = parser.add_mutually_exclusive_group()
-    when.add_argument("--load", default=loads, help="rate / capacity, split by commas, at most 3")
-    when.add_argument("--rate", help="programs a second, split by commas")
-    when.add_argument("--offline", action="store_true", help="all programs are there at the start")
-    when.add_argument("--closed-loop", type=int, metavar="N", help="N programs under way")
-    add("--programs", type=int, default=300, help="programs a cell")
-    add("--seed", default="1", help="seeds, split by commas")
-    add("--seats", type=int, help="most calls in a step, instead of the preset's")
-    add("--replicas", type=int, default=1)
-    add("--balancer", default="program", help="program, least-used or round-robin")
-    add("--resume", default="recompute", help="recompute or swap, after a preemption")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="a scheduler setting")
-    add("--strict", action="store_true", help="stop at the first bad line of a trace")
-    add("--json", type=Path, metavar="FILE", help="write the cells there")
-    add("--plots", type=Path, metavar="DIR", help="draw figures there (needs matplotlib)")
 
 
 class Experiment:
     """Cells of the options given.
+
+    Attributes:
+        loads: those of every workload and seed.
+        capacities: found so far, by workload and seed.
+        factors: by which programs were scaled for the real engine, by workload.
+        store: keeps finished cells until the result is written.
 
     Raises:
         UsageError, SettingsError, InputError: an option or a trace is wrong.
@@ -66,171 +79,219 @@ class Experiment:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.model = engine_model(options.engine, options.seats)
-        self.policies = _names(options.policies, "--policies")
-        self.seeds = [_whole(seed, "--seed") for seed in _names(options.seed, "--seed")]
-        self.settings = dict(_setting(text) for text in options.set)
-        self.loads = _numbers(options.load, "--load", MOST_LOAD)
-        self.rates = None if options.rate is None else _numbers(options.rate, "--rate")
-        for name in self.policies:
-            sim_policy(name, **self.settings)
-        balancer_named(options.balancer)
-        self.capacities: dict[int, Capacity] = {}
-
-    def runs(self, note: Callable[[str], None]) -> list[Run]:
-        """All of them, policy by policy for each seed and load."""
-        runs: list[Run] = []
-        for seed in self.seeds:
-            served = workload(
-                self.options.workload,
-                self.options.programs,
-                seed,
-                model=self.model,
-                strict=self.options.strict,
+        self.workloads: list[str] = list(dict.fromkeys(options.workload or ["mixed"]))
+        self.policies = list(dict.fromkeys(names_in(options.policies, "--policies")))
+        self.seeds = list(dict.fromkeys(whole_numbers_in(options.seed, "--seed")))
+        self.settings = dict(setting_in(text) for text in options.set)
+        self.loads = numbers_in(options.load, "--load", MOST_LOAD)
+        self.rates = None if options.rate is None else numbers_in(options.rate, "--rate")
+        self.store = CellStore(None, {})
+        self.capacities: dict[tuple[str, int], Capacity] = {}
+        self.factors: dict[str, float] = {}
+        if options.jobs < 1:
+            raise UsageError(f"--jobs must be a whole number >= 1, got {options.jobs}")
+        if options.closed_loop is not None and options.closed_loop < 1:
+            raise UsageError(
+                f"--closed-loop must be a whole number >= 1, got {options.closed_loop}"
             )
-            _tell(served, note)
-            for load, rate in self._rates(served, seed, note):
-                for policy in self.policies:
-                    runs.append(self.run(served, policy, seed, load, rate))
-                    note(_line(runs[-1].cell))
-        return runs
+        if options.json is not None and not options.json.parent.is_dir():
+            raise UsageError(f"there is no folder {options.json.parent} for --json; make it first")
+        if options.engine == REAL:
+            from benchmarks.real_cells import check_options
 
-    def run(
-        self, served: Workload, policy: str, seed: int, load: float | None, rate: float | None
-    ) -> Run:
-        """One cell; without a rate, offline or as a closed loop."""
-        spans: list[tuple[float, float]] = []
-
-        def note(record: CallRecord) -> None:
-            spans.append((record.started_s, record.ended_s))
-
-        options = self.options
-        simulation = Simulation(
-            self.model,
-            sim_policy(policy, **self.settings),
-            replicas=options.replicas,
-            balancer=balancer_named(options.balancer),
-            resume=options.resume,
-            on_call=note if options.plots else None,
-        )
-        if rate is not None:
-            result = simulation.run(poisson(served.programs, rate, seed))
-        elif options.closed_loop is not None:
-            result = simulation.run_closed(served.programs, options.closed_loop)
+            check_options(options, self.policies, self.settings)
         else:
-            result = simulation.run_offline(served.programs)
-        figures = cell(
-            result,
-            workload=served.name,
-            policy=policy,
-            engine=options.engine,
-            load=load,
-            rate=rate,
-            seed=seed,
-        )
-        return Run(cell=figures, result=result, spans=spans)
+            engine = self.engine
+            for policy in self.policies:
+                engine.simulation(policy)
 
-    def _rates(
-        self, served: Workload, seed: int, note: Callable[[str], None]
-    ) -> list[tuple[float | None, float | None]]:
-        """Load and rate of each cell."""
+    @property
+    def engine(self) -> SimulatedEngine:
+        """The simulated engine of the options."""
+        options = self.options
+        return SimulatedEngine(
+            model=engine_model(options.engine, seats=options.seats, kv_tokens=options.kv_tokens),
+            replicas=options.replicas,
+            balancer=options.balancer,
+            resume=options.resume,
+            settings=self.settings,
+        )
+
+    def runs(self, note: Note) -> list[Run]:
+        """All of them: by workload, seed, load and policy, in this order.
+
+        Args:
+            note: is told what happens, a line at a time.
+        """
+        if self.options.engine == REAL:
+            from benchmarks.real_cells import real_runs
+
+            return real_runs(self, note)
+        with _mapper(self.options.jobs) as each:
+            keys = self._keys(each, note)
+            with CellStore(
+                self.options.json, self.identity(), enabled=not self.options.plots
+            ) as self.store:
+                return self._serve(keys, each, self.store, note)
+
+    def document(self, runs: list[Run], **more: Any) -> dict[str, Any]:
+        """The result: cells, capacities and, of the real engine, factors."""
+        capacities = [
+            {"workload": name, "seed": seed, **asdict(found)}
+            for (name, seed), found in self.capacities.items()
+        ]
+        factors = {"token_factors": self.factors} if self.factors else {}
+        cells = [run.cell for run in runs]
+        return result_document(capacity=capacities, **factors, cells=cells, **more)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the cells' figures beside their keys, for a later run to go on with them."""
+        options = vars(self.options)
+        ignored = {"json", "plots", "jobs", "policies", "load", "rate", "seed", "workload"}
+        return {name: str(value) for name, value in options.items() if name not in ignored}
+
+    def _keys(self, each: Any, note: Note) -> list[CellKey]:
+        """Every cell, after the capacities have been found where loads ask for them."""
+        groups = [(name, seed) for name in self.workloads for seed in self.seeds]
+        for lines in each(_describe, [(self.options, *group) for group in groups]):
+            for line in lines:
+                note(line)
         options = self.options
         if options.offline or options.closed_loop is not None:
-            return [(None, None)]
-        if self.rates is not None:
-            return [(None, rate) for rate in self.rates]
-        found = capacity(served.programs, self.model, replicas=options.replicas, seed=seed)
-        self.capacities[seed] = found
-        note(
-            f"load 1 is {found.programs_per_s:.4g} programs/s: the best rate of vllm-opt in a "
-            f"closed loop, with {found.live} programs under way"
-        )
-        return [(load, load * found.programs_per_s) for load in self.loads]
+            rates = {group: [(None, None)] for group in groups}
+        elif self.rates is not None:
+            rates = {group: [(None, rate) for rate in self.rates] for group in groups}
+        else:
+            for group, found in zip(
+                groups,
+                each(_capacity, [(self.engine, self.options, *g) for g in groups]),
+                strict=True,
+            ):
+                self.capacities[group] = found
+                note(capacity_line(group, found))
+            rates = {
+                group: [(load, load * self.capacities[group].programs_per_s) for load in self.loads]
+                for group in groups
+            }
+        return [
+            CellKey(workload=name, seed=seed, load=load, rate=rate, policy=policy)
+            for name, seed in groups
+            for load, rate in rates[name, seed]
+            for policy in self.policies
+        ]
+
+    def _serve(self, keys: list[CellKey], each: Any, store: CellStore, note: Note) -> list[Run]:
+        there = {key: found for key in keys if (found := store.find(key)) is not None}
+        if there:
+            note(f"{len(there)} of {len(keys)} cells were there before")
+        wanted = [key for key in keys if key not in there]
+        runs: dict[CellKey, Run] = {key: Run(cell=found) for key, found in there.items()}
+        began_s = perf_counter()
+        tasks = [(self.engine, self.options, key) for key in wanted]
+        for number, (key, run) in enumerate(zip(wanted, each(_run_cell, tasks), strict=True), 1):
+            runs[key] = run
+            store.keep(key, run.cell)
+            left_s = (perf_counter() - began_s) / number * (len(wanted) - number)
+            note(f"[{number}/{len(wanted)}, {left_s:.0f} s left] {cell_line(run.cell)}")
+        return [runs[key] for key in keys]
 
 
-def engine_model(name: str, seats: int | None = None) -> EngineModel:
-    """The modelled engine.
-
-    Raises:
-        UsageError: the name is none of a simulated engine.
-        SettingsError: there is no such preset, or it cannot have so many seats.
-    """
-    kind, _, preset = name.partition(":")
-    if kind != "sim" or not preset:
-        raise UsageError(f"--engine must be sim:PRESET here, got {name!r}")
-    model = preset_named(preset)
-    return model if seats is None else replace(model, seats=seats)
-
-
-def run_command(main: Callable[[Sequence[str]], None]) -> None:
-    """Run a command; what is wrong with its options is said in a paragraph, with exit code 2."""
-    # Millions of small objects and no cycles among them: looking for some takes a fifth of the
-    # time.
-    gc.set_threshold(200_000, 50, 50)
-    try:
-        main(sys.argv[1:])
-    except AutellixError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(2) from None
+@contextmanager
+def _mapper(jobs: int) -> Iterator[Any]:
+    """``map`` over argument tuples, in order; over processes where there are several jobs."""
+    if jobs == 1:
+        yield lambda work, tasks: (work(*task) for task in tasks)
+        return
+    # Not forked: a fresh process has none of the caller's threads and locks.
+    with ProcessPoolExecutor(jobs, get_context("spawn"), fewer_collections) as pool:
+        try:
+            yield lambda work, tasks: pool.map(work, *zip(*tasks, strict=True)) if tasks else []
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
-def _tell(served: Workload, note: Callable[[str], None]) -> None:
-    for line in served.skipped[:10]:
-        note(f"left out: {line}")
+@lru_cache(maxsize=2)
+def _served(
+    name: str, programs: int, seed: int, strict: bool, engine: str, kv_tokens: int | None
+) -> Workload:
+    model = engine_model(engine, kv_tokens=kv_tokens)
+    return workload(name, programs, seed, model=model, strict=strict)
+
+
+def served_workload(options: argparse.Namespace, name: str, seed: int) -> Workload:
+    """The programs of a group of cells; kept for the group's other cells."""
+    return _served(name, options.programs, seed, options.strict, options.engine, options.kv_tokens)
+
+
+def _describe(options: argparse.Namespace, name: str, seed: int) -> list[str]:
+    return workload_lines(served_workload(options, name, seed))
+
+
+def _capacity(
+    engine: SimulatedEngine, options: argparse.Namespace, name: str, seed: int
+) -> Capacity:
+    return engine.capacity(served_workload(options, name, seed).programs, seed)
+
+
+def _run_cell(engine: SimulatedEngine, options: argparse.Namespace, key: CellKey) -> Run:
+    """One cell; without a rate, offline or as a closed loop."""
+    served = served_workload(options, key.workload, key.seed)
+    spans: list[tuple[float, float]] = []
+
+    def ended(record: CallRecord) -> None:
+        spans.append((record.started_s, record.ended_s))
+
+    simulation = engine.simulation(key.policy, ended if options.plots else None)
+    if key.rate is not None:
+        result = simulation.run(poisson(served.programs, key.rate, key.seed))
+    elif options.closed_loop is not None:
+        result = simulation.run_closed(served.programs, options.closed_loop)
+    else:
+        result = simulation.run_offline(served.programs)
+    found = cell(
+        result,
+        workload=served.name,
+        policy=key.policy,
+        engine=options.engine,
+        load=key.load,
+        rate=key.rate,
+        seed=key.seed,
+    )
+    return Run(cell=found, result=result if options.plots else None, spans=spans)
+
+
+def capacity_line(group: tuple[str, int], found: Capacity) -> str:
+    """For people."""
+    name, seed = group
+    return (
+        f"{name}, seed {seed}: load 1 is {found.programs_per_s:.4g} programs/s, the best rate of "
+        f"vllm-opt in a closed loop ({found.live} programs under way)"
+    )
+
+
+def workload_lines(served: Workload) -> list[str]:
+    """For people: what is served and what was left out."""
+    lines = [f"left out: {line}" for line in served.skipped[:10]]
     if len(served.skipped) > 10:
-        note(f"left out: {len(served.skipped) - 10} further lines")
+        lines.append(f"left out: {len(served.skipped) - 10} further lines")
     if served.too_long:
-        note(f"left out: {served.too_long} programs whose contexts exceed the KV cache")
-    note(f"{served.name}: {len(served.programs)} programs, {served.calls} calls")
+        lines.append(f"left out: {served.too_long} programs whose contexts the engine cannot hold")
+    lines.append(f"{served.name}: {len(served.programs)} programs, {served.calls} calls")
+    return lines
 
 
-def _line(figures: Cell) -> str:
+def cell_line(figures: Cell) -> str:
+    """For people."""
     at = f"load {figures['load']:<5g}" if figures["load"] is not None else ""
     if not at and figures["rate"] is not None:
         at = f"rate {figures['rate']:<8.4g}"
     state = {True: "stable", False: "queue grows", None: ""}[figures["stable"]]
     return (
-        f"{at} {figures['policy']:13} mean {1e3 * figures['mean_token_latency_s']:8.1f} "
+        f"{figures['workload']} seed {figures['seed']} {at} {figures['policy']:13} "
+        f"mean {1e3 * figures['mean_token_latency_s']:8.1f} "
         f"P95 {1e3 * figures['p95_token_latency_s']:8.1f} "
         f"P99 {1e3 * figures['p99_token_latency_s']:8.1f} ms/token, "
         f"makespan {figures['makespan_s']:8.1f} s, wait {figures['wait_share']:4.0%}, "
         f"hits {figures['cache_hit_rate']:4.0%} {state}"
     ).strip()
-
-
-def _names(text: str, option: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise UsageError(f"{option} must name at least one, got {text!r}")
-    return names
-
-
-def _whole(text: str, option: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"{option} must be whole numbers split by commas, got {text!r}") from None
-
-
-def _numbers(text: str, option: str, most: float = float("inf")) -> list[float]:
-    numbers = []
-    for part in _names(text, option):
-        try:
-            number = float(part)
-        except ValueError:
-            raise UsageError(f"{option} must be numbers split by commas, got {part!r}") from None
-        if not 0 < number <= most or number == float("inf"):
-            limit = f" and at most {most:g}" if most < float("inf") else ""
-            raise UsageError(f"{option} must be above 0{limit}, got {part}")
-        numbers.append(number)
-    return sorted(numbers)
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"--set must be NAME=VALUE, got {text!r}")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

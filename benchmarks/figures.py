@@ -84,6 +84,7 @@ def _shares(axes: Any, runs: Sequence[Run]) -> None:
 
 def _wait_by_length(axes: Any, runs: Sequence[Run]) -> None:
     for run in runs:
+        assert run.result is not None
         ordered = sorted(run.result.programs, key=lambda program: program.calls)
         size = max(1, len(ordered) // 10)
         groups = [ordered[i : i + size] for i in range(0, len(ordered), size)]

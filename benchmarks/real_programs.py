@@ -1,148 +1,134 @@
-"""Programs of made-up tokens on a real engine: what they are, and how they run."""
+"""Programs on a real engine: calls of made-up tokens with the lengths and prefixes described.
+
+A prompt begins with what the call shares with an earlier one, that call's prompt and what it really
+generated, so that the engine's prefix cache finds what the description says. The rest are tokens
+drawn by the program's name: the same in every run.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import uuid
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from autellix.runtime.protocols import CallStart, EngineCall, Parent
+from autellix.runtime.protocols import CallStart, Parent
 from autellix.runtime.session import Session
+from autellix.runtime.token_calls import token_call
+from autellix.scheduler.prefix_cache import prefix_bases
+from autellix.scheduler.sim_programs import SimProgram
 
 # Token ids that are ordinary words in any model's vocabulary.
 _FIRST_TOKEN, _LAST_TOKEN = 100, 40_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallSpec:
-    """One call of a program.
+class ProgramTexts:
+    """The contexts of a program's calls, as token ids."""
 
-    Attributes:
-        parents: indices of the calls that must have ended; the first one's text goes on here.
-        new_tokens: prompt tokens beyond that text.
-        output_tokens: tokens to generate.
-    """
+    def __init__(self, program: SimProgram) -> None:
+        self._program = program
+        self._bases = prefix_bases(program.calls)
+        self._prompts: dict[int, list[int]] = {}
+        self._outputs: dict[int, Sequence[int]] = {}
+        self._system = _drawn(f"system/{program.system}", program.system_tokens)
 
-    parents: tuple[int, ...]
-    new_tokens: int
-    output_tokens: int
+    def prompt(self, index: int) -> list[int]:
+        """The prompt of a call."""
+        if index not in self._prompts:
+            call = self._program.calls[index]
+            base = self._bases[index]
+            shared = self._context(base)[: call.shared_prefix_tokens] if base >= 0 else []
+            if len(shared) < len(self._system):
+                shared = self._system
+            fresh = call.prompt_tokens - len(shared)
+            self._prompts[index] = [*shared, *_drawn(f"{self._program.name}/{index}", fresh)]
+        return self._prompts[index]
+
+    def ended(self, index: int, output: Sequence[int]) -> None:
+        """A call has generated its tokens."""
+        self._outputs.setdefault(index, output)
+
+    def _context(self, index: int) -> list[int]:
+        if index not in self._outputs:
+            # It has not ended, as a sibling: calls that go on from its answer share the prompt.
+            tokens = self._program.calls[index].output_tokens
+            self._outputs[index] = _drawn(f"{self._program.name}/{index}/output", tokens)
+        return [*self.prompt(index), *self._outputs[index]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramSpec:
-    """A program: when it arrives, seconds from the start, and its calls, parents first."""
-
-    name: str
-    arrival_s: float
-    calls: tuple[CallSpec, ...]
-
-    @property
-    def output_tokens(self) -> int:
-        """Tokens that the program generates."""
-        return sum(call.output_tokens for call in self.calls)
+def _drawn(seed: str, count: int) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randint(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(count)]
 
 
-def long_tailed_programs(count: int, rate: float, seed: int) -> list[ProgramSpec]:
-    """Programs whose lengths are long-tailed, arriving as a Poisson process.
-
-    Two of three are chains (chats, ReAct agents): a Pareto number of calls with shape 1.1, at most
-    16. One of three is a tree search: rounds of three calls at once, joined by the next round.
-    Output lengths are log-normal (median 15 tokens), prompts grow by 20 to 80 tokens a call.
+class RealProgram:
+    """One program under way on a session's engine. Everything runs on the engine's loop.
 
     Args:
-        rate: arrivals per second; ``inf`` lets all arrive at once.
+        read_prefix_cache: whether prompts' KV may come from the prefix cache.
     """
-    rng = random.Random(seed)
-    programs, at_s = [], 0.0
-    for number in range(count):
-        at_s += rng.expovariate(rate) if rate != float("inf") else 0.0
-        length = max(1, min(16, int(rng.paretovariate(1.1))))
-        calls: list[CallSpec] = []
 
-        def add(parents: tuple[int, ...], calls: list[CallSpec] = calls) -> int:
-            output = max(4, min(120, int(rng.lognormvariate(2.7, 0.9))))
-            new = rng.randint(20, 80)
-            calls.append(CallSpec(parents=parents, new_tokens=new, output_tokens=output))
-            return len(calls) - 1
+    def __init__(self, session: Session, program: SimProgram, *, read_prefix_cache: bool) -> None:
+        self._session = session
+        self._program = program
+        self._read_prefix_cache = read_prefix_cache
+        self._texts = ProgramTexts(program)
+        self._ids = [str(uuid.uuid4()) for _ in program.calls]
+        self._on_tokens: Callable[[int], None] | None = None
+        self._lacking = [len(call.parents) for call in program.calls]
 
-        if number % 3 == 2:
-            front: tuple[int, ...] = ()
-            for _ in range(max(1, length // 3)):
-                front = tuple(add(front) for _ in range(3))
-            add(front)
-        else:
-            for index in range(length):
-                add((index - 1,) if index else ())
-        kind = "tree" if number % 3 == 2 else "chain"
-        programs.append(ProgramSpec(name=f"{kind}-{number}", arrival_s=at_s, calls=tuple(calls)))
-    return programs
+    async def run(self, on_tokens: Callable[[int], None] | None = None) -> None:
+        """Return when its last call has ended.
 
+        Args:
+            on_tokens: is told the number of tokens of every call that has ended.
+        """
+        self._on_tokens = on_tokens
+        observer = self._session.programs
+        name = self._program.name
+        observer.program_started(name, name.partition("-")[0])
+        async with asyncio.TaskGroup() as group:
+            for index in self._program.roots:
+                group.create_task(self._call(index, group))
+        observer.program_ended(name, "done", None)
 
-async def run_programs(session: Session, specs: list[ProgramSpec], *, longest_prompt: int) -> None:
-    """Run them on the session's engine; call it on the engine's loop. The record has the rest."""
-    loop = asyncio.get_running_loop()
-    start_s = loop.time()
-
-    async def one(spec: ProgramSpec) -> None:
-        await asyncio.sleep(max(0.0, start_s + spec.arrival_s - loop.time()))
-        await _run_program(session, spec, longest_prompt)
-
-    await asyncio.gather(*(one(spec) for spec in specs))
-
-
-async def _run_program(session: Session, spec: ProgramSpec, longest_prompt: int) -> None:
-    observer = session.programs
-    observer.program_started(spec.name, spec.name.partition("-")[0])
-    ids = [str(uuid.uuid4()) for _ in spec.calls]
-    rng = random.Random(spec.name)
-    texts: dict[int, list[int]] = {}
-    ended = [asyncio.Event() for _ in spec.calls]
-
-    async def run(index: int, call: CallSpec, fresh: list[int]) -> None:
-        for parent in call.parents:
-            await ended[parent].wait()
-        parents = tuple(Parent(id=ids[p], kind="order") for p in call.parents)
+    async def _call(self, index: int, group: asyncio.TaskGroup) -> None:
+        call, observer = self._program.calls[index], self._session.programs
+        if call.tool_s:
+            await asyncio.sleep(call.tool_s)
+        prompt = self._texts.prompt(index)
         observer.call_started(
             CallStart(
-                program=spec.name,
-                call=ids[index],
+                program=self._program.name,
+                call=self._ids[index],
                 kind="llm",
                 name="tokens",
                 node=None,
-                parents=parents,
+                parents=tuple(Parent(id=self._ids[p], kind="order") for p in call.parents),
             )
         )
-        before = texts[call.parents[0]] if call.parents else []
-        prompt = (before + fresh)[-longest_prompt:]
-        texts[index] = prompt + await _generate(session, ids[index], prompt, call.output_tokens)
-        observer.call_ended(ids[index], "done", None)
-        ended[index].set()
+        output = await self._generate(index, prompt)
+        observer.call_ended(self._ids[index], "done", None)
+        self._texts.ended(index, output)
+        if self._on_tokens is not None:
+            self._on_tokens(len(output))
+        for child in self._program.children[index]:
+            self._lacking[child] -= 1
+            if not self._lacking[child]:
+                group.create_task(self._call(child, group))
 
-    fresh = [
-        [rng.randint(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(call.new_tokens)]
-        for call in spec.calls
-    ]
-    await asyncio.gather(*(run(i, call, fresh[i]) for i, call in enumerate(spec.calls)))
-    observer.program_ended(spec.name, "done", None)
-
-
-async def _generate(session: Session, call: str, prompt: list[int], tokens: int) -> list[int]:
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-    ticket = session.programs.ticket(call)
-    sampling = SamplingParams(
-        temperature=0,
-        max_tokens=tokens,
-        min_tokens=tokens,
-        ignore_eos=True,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        extra_args=dict(ticket.to_flat()),
-    )
-    request = EngineCall(ticket=ticket, prompt={"prompt_token_ids": prompt}, sampling=sampling)
-    output: list[int] = []
-    async for chunk in session.host.engine.generate(request):
-        output = list(chunk.output.outputs[0].token_ids)
-        if chunk.receipt is not None:
-            session.programs.receipt(chunk.receipt)
-    return output
+    async def _generate(self, index: int, prompt: list[int]) -> Sequence[int]:
+        ticket = self._session.programs.ticket(self._ids[index])
+        call = token_call(
+            replace(ticket, prompt_tokens=len(prompt)),
+            prompt,
+            self._program.calls[index].output_tokens,
+            read_prefix_cache=self._read_prefix_cache,
+        )
+        output: Sequence[int] = ()
+        async for chunk in self._session.host.engine.generate(call):
+            output = chunk.output.outputs[0].token_ids
+            if chunk.receipt is not None:
+                self._session.programs.receipt(chunk.receipt)
+        return output

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import os
 import random
 import tempfile
@@ -46,6 +45,7 @@ from autellix.scheduler.config import SchedulerConfig
 from autellix.scheduler.tickets import Ticket
 from autellix.scheduler.vllm_adapter import ProgramScheduler
 from benchmarks.result_file import result_document, write_result
+from benchmarks.tiny_llama import write_tiny_llama
 
 BLOCK = 16
 SEATS = 256
@@ -56,18 +56,6 @@ STEP_S = 0.015
 GOAL = 0.05
 BLOCK_STEPS = {16: 200, 256: 40, 1000: 40}
 TIMED = ("add_request", "schedule", "update_from_output", "_free_request", "_preempt_request")
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "vocab_size": 32000,
-    "max_position_embeddings": 2048,
-    "torch_dtype": "bfloat16",
-}
 
 
 @dataclass
@@ -338,7 +326,7 @@ def main() -> None:
     runs: list[Measurement] = []
     summary = []
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(LLAMA))
+        write_tiny_llama(Path(folder))
         for policy in args.policies:
             for live in args.live:
                 repeats = [

@@ -8,33 +8,27 @@ rates are compared are multiples of the one there.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 
-from benchmarks.experiment import Experiment, add_options, run_command
+from benchmarks.experiment import Experiment
 from benchmarks.figures import draw_sweep, require_matplotlib
 from benchmarks.metrics import UNLOADED, throughput_at_equal_latency
-from benchmarks.result_file import result_document, write_result
+from benchmarks.options import parser_of, run_command
+from benchmarks.result_file import write_result
 
 LOADS = "0.1,0.2,0.35,0.5,0.65,0.8,0.9,0.95,1.0,1.1,1.2,1.35,1.5,2.0"
 
 
 def main(arguments: Sequence[str]) -> None:
     """Run the cells, print and write them."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sweep", description=(__doc__ or "").partition("\n")[0]
-    )
-    add_options(parser, loads=LOADS)
-    options = parser.parse_args(arguments)
+    options = parser_of("sweep", __doc__ or "", loads=LOADS).parse_args(arguments)
     if options.plots:
         require_matplotlib()
     experiment = Experiment(options)
     if UNLOADED not in experiment.loads:
         experiment.loads = sorted([UNLOADED, *experiment.loads])
     runs = experiment.runs(lambda line: print(line, flush=True))
-    cells = [run.cell for run in runs]
-    rows = throughput_at_equal_latency(cells)
+    rows = throughput_at_equal_latency([run.cell for run in runs])
     for row in rows:
         bound = ">= " if row["policy_bound"] else ""
         print(
@@ -46,12 +40,9 @@ def main(arguments: Sequence[str]) -> None:
     if options.plots:
         draw_sweep(runs, options.plots)
     if options.json:
-        document = result_document(
-            capacity={str(seed): asdict(found) for seed, found in experiment.capacities.items()},
-            cells=cells,
-            throughput_at_equal_latency=rows,
-        )
+        document = experiment.document(runs, throughput_at_equal_latency=rows)
         write_result(options.json, document)
+        experiment.store.remove()
 
 
 if __name__ == "__main__":

@@ -122,18 +122,23 @@ async def _sweep(
         scheduler_class=LOGGING_SCHEDULER,
     )
     try:
-        shape = engine_shape(replica.llm.vllm_config)
-        limits = EngineLimits(
-            seats=shape["seats"],
-            token_budget=shape["token_budget"],
-            context_tokens=replica.llm.model_config.max_model_len,
-            kv_tokens=shape["kv_tokens"],
-        )
-        sweep = Sweep(replica, limits)
+        config = replica.llm.vllm_config
+        sweep = Sweep(replica, engine_limits(config))
         await sweep.run(note)
     finally:
         await replica.stop()
-    return sweep, shape
+    return sweep, engine_shape(config)
+
+
+def engine_limits(config: Any) -> EngineLimits:
+    """What a running engine can take (``config`` is vLLM's ``VllmConfig``)."""
+    shape = engine_shape(config)
+    return EngineLimits(
+        seats=shape["seats"],
+        token_budget=shape["token_budget"],
+        context_tokens=config.model_config.max_model_len,
+        kv_tokens=shape["kv_tokens"],
+    )
 
 
 def engine_shape(config: Any) -> dict[str, Any]:

@@ -85,23 +85,23 @@ def shapes_for(limits: EngineLimits) -> list[Shape]:
             shapes.append(
                 Shape(name=name, calls=calls, prompt_tokens=tokens, output_tokens=1, times=3)
             )
-    for tokens in (32, 512, 2048):
+    for tokens in dict.fromkeys(min(tokens, longest) for tokens in (32, 512, 2048)):
         for calls in _doubling(limits.seats):
-            if calls * (tokens + _GENERATED) > room or tokens > longest:
+            if calls * (tokens + _GENERATED) > room:
                 break
             name = f"{calls} calls generate, {tokens:,} tokens behind each"
             shapes.append(
                 Shape(name=name, calls=calls, prompt_tokens=tokens, output_tokens=_GENERATED)
             )
+    begun = min(64, longest - _GENERATED)
+    joining = tuple(t for t in (32, 128, 512, 1024) if t <= longest) * 2
     for calls in (2, 8, 24):
-        if calls < limits.seats and calls * 256 <= room:
-            joining = tuple(t for t in (32, 128, 512, 1024) if t <= longest) * 2
-            name = f"{calls} calls generate while prompts come"
+        if begun > 0 and joining and calls < limits.seats and calls * 256 <= room:
             shapes.append(
                 Shape(
-                    name=name,
+                    name=f"{calls} calls generate while prompts come",
                     calls=calls,
-                    prompt_tokens=64,
+                    prompt_tokens=begun,
                     output_tokens=2 * _GENERATED,
                     joining=joining,
                 )

@@ -71,10 +71,9 @@ def content_tree(
         tree.starts.append(0)
         tree.ends.append(system)
         tree.parents.append(-1)
-    finder = _BaseFinder(calls)
-    for index, call in enumerate(calls):
+    bases = prefix_bases(calls)
+    for index, (call, base) in enumerate(zip(calls, bases, strict=True)):
         full = max(0, (call.prompt_tokens + call.output_tokens - 1) // block_tokens)
-        base = finder.base(index)
         shared = 0
         if base >= 0:
             most = min(call.shared_prefix_tokens, call.prompt_tokens) // block_tokens
@@ -94,6 +93,12 @@ def content_tree(
         tree.tails.append(node)
         tree.shared_blocks.append(shared)
     return tree
+
+
+def prefix_bases(calls: Sequence[Contexts]) -> list[int]:
+    """The earlier call with which each call shares its prefix, -1 for none."""
+    finder = _BaseFinder(calls)
+    return [finder.base(index) for index in range(len(calls))]
 
 
 def _split(tree: ContentTree, node: int, at: int) -> int:

@@ -13,10 +13,9 @@ import pytest
 
 from autellix.errors import AutellixError
 from benchmarks import replay, sweep
-from benchmarks.capacity import capacity
-from benchmarks.experiment import engine_model
 from benchmarks.metrics import is_stable, percentile, throughput_at_equal_latency
-from benchmarks.workloads import workload
+from benchmarks.simulated_engine import SimulatedEngine, engine_model
+from benchmarks.workloads import poisson, workload
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = f"trace:{ROOT / 'benchmarks' / 'traces' / 'tau_bench_airline_gpt4o.jsonl.gz'}"
@@ -149,16 +148,11 @@ def test_a_percentile_is_a_value_that_was_there() -> None:
 
 
 def test_a_replica_that_keeps_up_is_stable_and_one_that_does_not_is_not() -> None:
-    from autellix.scheduler.sim_orders import sim_policy
-    from autellix.scheduler.simulator import Simulation
-    from benchmarks.workloads import poisson
-
-    model = engine_model("sim:a100-llama3-8b", seats=8)
+    engine = SimulatedEngine(model=engine_model("sim:a100-llama3-8b", seats=8))
     programs = workload("bfcl", 300, 1).programs
-    rate = capacity(programs, model).programs_per_s
+    rate = engine.capacity(programs).programs_per_s
     for load, stable in ((0.5, True), (2.0, False)):
-        arrivals = poisson(programs, load * rate, seed=1)
-        result = Simulation(model, sim_policy("vllm-opt")).run(arrivals)
+        result = engine.serve(poisson(programs, load * rate, seed=1), "vllm-opt")
         assert is_stable(result.programs) is stable, load
 
 
@@ -167,7 +161,14 @@ def test_a_replica_that_keeps_up_is_stable_and_one_that_does_not_is_not() -> Non
     [
         (("--programs", "0"), "--programs must be a whole number >= 1"),
         (("--engine", "sim:tpu"), "there is no engine preset 'tpu'"),
-        (("--engine", "gpu"), "--engine must be sim:PRESET"),
+        (("--engine", "gpu"), "--engine must be sim:PRESET, sim:FILE.json or vllm"),
+        (("--engine", "sim:none.json"), "there is no preset file none.json"),
+        (("--jobs", "0"), "--jobs must be a whole number >= 1"),
+        (("--closed-loop", "0"), "--closed-loop must be a whole number >= 1"),
+        (("--json", "no/such/folder/out.json"), "there is no folder no/such/folder for --json"),
+        (("--seats", "0"), "seats must be a whole number >= 1"),
+        (("--kv-tokens", "0"), "kv_tokens must be a whole number >= 1"),
+        (("--replicas", "0"), "replicas must be a whole number >= 1"),
         (("--load", "3.5"), "--load must be above 0 and at most 3, got 3.5"),
         (("--load", "0"), "--load must be above 0"),
         (("--load", "much"), "--load must be numbers"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from autellix.errors import SettingsError
+from autellix.errors import InputError, SettingsError
 from autellix.scheduler.engine_model import PRESETS, EngineModel, StepTime, preset_named
 
 
@@ -61,3 +64,36 @@ def test_an_impossible_engine_is_refused(values: dict[str, int], message: str) -
 def test_an_impossible_step_time_is_refused(values: dict[str, float]) -> None:
     with pytest.raises(SettingsError, match="coefficient"):
         StepTime(**values)
+
+
+def test_a_model_survives_a_file_by_itself_or_in_a_document(tmp_path: Path) -> None:
+    model = PRESETS["cpu-smollm2"]
+    for name, document in (("a", model.to_dict()), ("b", {"preset": model.to_dict(), "fit": 1})):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps(document))
+        assert preset_named(str(file)) == model
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "holds no object"),
+        ("{}", "lacks a value"),
+        ('{"preset": 3}', "holds no preset"),
+        ('{"name": "x", "step": {"a": 1}, "kv_tokens": 160, "depth": 1}', "has no value 'depth'"),
+        ('{"name": "x", "step": {"a": -1}, "kv_tokens": 160}', "coefficient a"),
+        ('{"name": "x", "step": {"a": "1"}, "kv_tokens": 160}', "coefficient a"),
+        ('{"name": "x", "step": {"a": 1}, "kv_tokens": true}', "kv_tokens must be"),
+    ],
+)
+def test_a_file_without_a_preset_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "p.json"
+    file.write_text(content)
+    with pytest.raises(InputError, match=message):
+        preset_named(str(file))
+
+
+def test_a_preset_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no preset file"):
+        preset_named(str(tmp_path / "p.json"))

@@ -28,20 +28,9 @@ from autellix.errors import SettingsError, VersionError
 from autellix.scheduler.tickets import Receipt, Ticket
 from autellix.scheduler.vllm_adapter import ProgramScheduler
 from autellix.scheduler.vllm_names import require_names
+from benchmarks.tiny_llama import write_tiny_llama
 
 BLOCK = 16
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "vocab_size": 32000,
-    "max_position_embeddings": 2048,
-    "torch_dtype": "bfloat16",
-}
 SETTINGS = {
     "policy": "plas",
     "first_quantum_s": 2.0,
@@ -145,8 +134,7 @@ class Engine:
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder: Path = tmp_path_factory.mktemp("tiny-llama")
-    (folder / "config.json").write_text(json.dumps(LLAMA))
-    return str(folder)
+    return write_tiny_llama(folder)
 
 
 @pytest.fixture

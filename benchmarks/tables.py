@@ -1,0 +1,172 @@
+"""All cells of a result as Markdown tables.
+
+    python -m benchmarks.tables benchmarks/results/sweep.json
+
+For every workload and load: one row a policy, the means over the seeds. What is given beside a
+policy's mean latency: against ``vllm`` (what caching and scheduling give together), against
+``vllm-opt`` (what scheduling gives alone), as how many times lower. Where the baseline did not run
+there is a dash. Then the rates at equal latency, if the result has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from autellix.errors import InputError
+from benchmarks.metrics import Cell
+from benchmarks.options import run_command
+
+Row = Sequence[str]
+BASELINES = ("vllm", "vllm-opt")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tables",
+        description=(__doc__ or "").partition("\n")[0],
+        epilog="example: python -m benchmarks.tables benchmarks/results/sweep.json > tables.md",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results, put together")
+    options = parser.parse_args(arguments)
+    print(rendered([_read(path) for path in options.files]))
+
+
+def rendered(documents: Sequence[dict[str, Any]]) -> str:
+    """The tables of results put together."""
+    parts = []
+    cells = [cell for document in documents for cell in document["cells"]]
+    for name in dict.fromkeys(cell["workload"] for cell in cells):
+        mine = [cell for cell in cells if cell["workload"] == name]
+        parts.append(f"### {name}\n\n{_cells_table(mine)}")
+    rows = [row for document in documents for row in document["throughput_at_equal_latency"]]
+    if rows:
+        parts.append(f"### Rates at equal latency\n\n{_rates_table(rows)}")
+    return "\n\n".join(parts)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+        assert isinstance(document["cells"], list)
+        assert isinstance(document["throughput_at_equal_latency"], list)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise InputError(
+            f"{path} is no result of benchmarks.replay or benchmarks.sweep: it has no list of "
+            "cells; write one with --json"
+        ) from None
+    return document
+
+
+def _cells_table(cells: Sequence[Cell]) -> str:
+    head = (
+        "load",
+        "policy",
+        "mean ms/token",
+        "P95",
+        "P99",
+        "vs vllm",
+        "vs vllm-opt",
+        "mean response s",
+        "makespan s",
+        "wait",
+        "hits",
+        "preemptions",
+        "stable",
+    )
+    groups: dict[tuple[Any, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((_when(cell), cell["policy"]), []).append(cell)
+    means = {
+        (when, policy): fmean(c["mean_token_latency_s"] for c in group)
+        for (when, policy), group in groups.items()
+    }
+    rows = []
+    for (when, policy), group in groups.items():
+        against = [_times_lower(means.get((when, b)), means[when, policy]) for b in BASELINES]
+        rows.append((when, policy, *_latencies(group), *against, *_others(group)))
+    return markdown_table(head, rows)
+
+
+def _when(cell: Cell) -> str:
+    if cell["load"] is not None:
+        return f"{cell['load']:g}"
+    return f"{cell['rate']:.4g}/s" if cell["rate"] is not None else "offline"
+
+
+def _latencies(group: Sequence[Cell]) -> Row:
+    keys = ("mean_token_latency_s", "p95_token_latency_s", "p99_token_latency_s")
+    return tuple(_three(1e3 * fmean(cell[key] for cell in group)) for key in keys)
+
+
+def _others(group: Sequence[Cell]) -> Row:
+    def mean(key: str) -> float:
+        return fmean(cell[key] for cell in group)
+
+    known = [cell["stable"] for cell in group if cell["stable"] is not None]
+    stable = "-" if not known else "yes" if all(known) else "no" if not any(known) else "partly"
+    return (
+        _three(mean("mean_response_s")),
+        _three(mean("makespan_s")),
+        f"{mean('wait_share'):.0%}",
+        f"{mean('cache_hit_rate'):.0%}",
+        f"{mean('preemptions'):,.0f}",
+        stable,
+    )
+
+
+def _rates_table(rows: Sequence[dict[str, Any]]) -> str:
+    head = ("workload", "latency", "policy", "rate /s", "baseline", "rate /s", "ratio", "stable")
+    return markdown_table(
+        head,
+        [
+            (
+                row["workload"],
+                f"{row['latency_factor']:g}x unloaded",
+                row["policy"],
+                _bound(row["policy_rate"], row["policy_bound"]),
+                row["baseline"],
+                _bound(row["baseline_rate"], row["baseline_bound"]),
+                "-" if row["ratio"] is None else f"{row['ratio']:.2f}",
+                "yes" if row["stable"] else "no",
+            )
+            for row in rows
+        ],
+    )
+
+
+def markdown_table(head: Row, rows: Sequence[Row]) -> str:
+    """One table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _times_lower(baseline: float | None, mean: float) -> str:
+    return "-" if baseline is None else f"{baseline / mean:.2f}x"
+
+
+def _bound(rate: float, is_bound: bool) -> str:
+    return f">= {rate:.4g}" if is_bound else f"{rate:.4g}"
+
+
+def _three(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - _exponent(value))
+    return f"{value:,.{digits}f}"
+
+
+def _exponent(value: float) -> int:
+    return int(f"{value:e}".partition("e")[2])
+
+
+if __name__ == "__main__":
+    run_command(main)

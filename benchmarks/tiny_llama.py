@@ -1,0 +1,25 @@
+"""The configuration of a Llama with one small layer, for vLLM's scheduler without a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "bfloat16",
+}
+
+
+def write_tiny_llama(folder: Path) -> str:
+    """Make ``folder`` a model folder, as far as vLLM's configuration needs one; its path."""
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return str(folder)

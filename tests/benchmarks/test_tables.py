@@ -1,0 +1,75 @@
+"""Results as Markdown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from autellix.errors import InputError
+from benchmarks import sweep, tables
+
+
+def test_every_cell_of_a_sweep_is_in_its_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sweep.json"
+    policies = ("vllm", "vllm-opt", "plas")
+    options = ["--workload", "bfcl", "--workload", "tot", "--programs", "8", "--load", "0.5,1.5"]
+    sweep.main([*options, "--seed", "1,2", "--policies", ",".join(policies), "--json", str(file)])
+    capsys.readouterr()
+    tables.main([str(file)])
+    shown = capsys.readouterr().out
+    cells = json.loads(file.read_text())["cells"]
+    for name in ("bfcl", "tot"):
+        _, _, table = shown.partition(f"### {name}\n\n")
+        rows = [line.split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
+        assert [(row[0].strip("| "), row[1]) for row in rows] == [
+            (load, policy) for load in ("0.03", "0.5", "1.5") for policy in policies
+        ]
+        for row in rows:
+            mine = [
+                1e3 * cell["mean_token_latency_s"]
+                for cell in cells
+                if cell["workload"] == name
+                and f"{cell['load']:g}" == row[0].strip("| ")
+                and cell["policy"] == row[1]
+            ]
+            assert len(mine) == 2
+            mean = float(row[2].replace(",", ""))
+            assert mean == pytest.approx(sum(mine) / 2, rel=0.01)
+    assert "### Rates at equal latency" in shown
+
+
+def test_caching_and_scheduling_are_shown_apart() -> None:
+    def cell(policy: str, latency_s: float) -> dict[str, object]:
+        figures = dict.fromkeys(
+            ("p95_token_latency_s", "p99_token_latency_s", "mean_response_s", "makespan_s"), 1.0
+        )
+        shares = dict.fromkeys(("wait_share", "cache_hit_rate", "preemptions"), 0)
+        return {
+            **figures,
+            **shares,
+            "workload": "w",
+            "policy": policy,
+            "load": 1.2,
+            "rate": 3.0,
+            "stable": False,
+            "mean_token_latency_s": latency_s,
+        }
+
+    cells = [cell("vllm", 0.6), cell("vllm-opt", 0.2), cell("atlas", 0.05)]
+    text = tables.rendered([{"cells": cells, "throughput_at_equal_latency": []}])
+    (row,) = [line for line in text.splitlines() if "| atlas |" in line]
+    assert row.startswith("| 1.2 | atlas | 50.0 | 1,000 | 1,000 | 12.00x | 4.00x |")
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"cells": 1}', '{"cells": []}', "\x00"])
+def test_a_file_that_is_no_result_is_refused(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "r.json"
+    file.write_text(content)
+    with pytest.raises(InputError, match="is no result of"):
+        tables.main([str(file)])
+    with pytest.raises(InputError, match="cannot be read"):
+        tables.main([str(tmp_path / "none.json")])
