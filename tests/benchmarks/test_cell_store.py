@@ -13,7 +13,7 @@ from benchmarks.cell_store import CellStore
 from benchmarks.experiment import CellKey
 
 OPTIONS = ("--workload", "bfcl", "--workload", "tot", "--programs", "10", "--seed", "1,2")
-POLICIES = ("--policies", "vllm-opt,plas", "--load", "0.8")
+POLICIES = ("--policies", "vllm-opt,plas", "--rate", "2")
 
 
 def cells_of(file: Path, *more: str) -> list[dict[str, Any]]:

@@ -16,13 +16,14 @@ def test_every_cell_of_a_sweep_is_in_its_tables(
 ) -> None:
     file = tmp_path / "sweep.json"
     policies = ("vllm", "vllm-opt", "plas")
-    options = ["--workload", "bfcl", "--workload", "tot", "--programs", "8", "--load", "0.5,1.5"]
-    sweep.main([*options, "--seed", "1,2", "--policies", ",".join(policies), "--json", str(file)])
+    options = ["--workload", "bfcl", "--workload", "swe-agent", "--programs", "8", "--seats", "4"]
+    options += ["--load", "0.5,1.5", "--seed", "1,2", "--policies", ",".join(policies)]
+    sweep.main([*options, "--json", str(file)])
     capsys.readouterr()
     tables.main([str(file)])
     shown = capsys.readouterr().out
     cells = json.loads(file.read_text())["cells"]
-    for name in ("bfcl", "tot"):
+    for name in ("bfcl", "swe-agent"):
         _, _, table = shown.partition(f"### {name}\n\n")
         rows = [line.split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
         assert [(row[0].strip("| "), row[1]) for row in rows] == [
