@@ -38,7 +38,7 @@ class ProgramTexts:
         if index not in self._prompts:
             call = self._program.calls[index]
             base = self._bases[index]
-            shared = self._context(base)[: call.shared_prefix_tokens] if base >= 0 else []
+            shared = self._start_of(base, call.shared_prefix_tokens) if base >= 0 else []
             if len(shared) < len(self._system):
                 shared = self._system
             fresh = call.prompt_tokens - len(shared)
@@ -47,14 +47,19 @@ class ProgramTexts:
 
     def ended(self, index: int, output: Sequence[int]) -> None:
         """A call has generated its tokens."""
-        self._outputs.setdefault(index, output)
+        self._outputs[index] = output
 
-    def _context(self, index: int) -> list[int]:
-        if index not in self._outputs:
-            # It has not ended, as a sibling: calls that go on from its answer share the prompt.
-            tokens = self._program.calls[index].output_tokens
-            self._outputs[index] = _drawn(f"{self._program.name}/{index}/output", tokens)
-        return [*self.prompt(index), *self._outputs[index]]
+    def _start_of(self, index: int, tokens: int) -> list[int]:
+        """The first tokens of a call's context."""
+        prompt = self.prompt(index)
+        if tokens <= len(prompt):
+            return prompt[:tokens]
+        output = self._outputs.get(index)
+        if output is None:
+            # It has not ended: what goes on from its answer cannot find that in the cache.
+            generated = self._program.calls[index].output_tokens
+            output = _drawn(f"{self._program.name}/{index}/output", generated)
+        return [*prompt, *output][:tokens]
 
 
 def _drawn(seed: str, count: int) -> list[int]:

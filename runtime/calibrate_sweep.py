@@ -80,7 +80,8 @@ def shapes_for(limits: EngineLimits) -> list[Shape]:
         if tokens == longest:
             break
     for calls, tokens in ((4, 32), (16, 32), (4, 256), (16, 64)):
-        if calls <= limits.seats and calls * tokens <= min(limits.token_budget, room):
+        fits = tokens <= longest and calls * tokens <= min(limits.token_budget, room)
+        if calls <= limits.seats and fits:
             name = f"{calls} prompts of {tokens} tokens"
             shapes.append(
                 Shape(name=name, calls=calls, prompt_tokens=tokens, output_tokens=1, times=3)
