@@ -24,13 +24,11 @@ from langchain_core.messages import (
 )
 from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.output_parsers.openai_tools import make_invalid_tool_call, parse_tool_call
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..runtime.protocols import (
@@ -39,6 +37,7 @@ from ..runtime.protocols import (
     chat_backend,
     prepare_chat_backend,
 )
+from .structured_answers import answer_parser
 
 _PROVIDER = "autellix"
 # Bound by LangChain for tracing only; the engine does not know them.
@@ -228,11 +227,7 @@ class ChatAutellix(BaseChatModel):
             ls_structured_output_format={"kwargs": {"method": method}, "schema": function},
             **kwargs,
         )
-        parser = (
-            PydanticOutputParser(pydantic_object=schema)
-            if isinstance(schema, type) and is_basemodel_subclass(schema)
-            else JsonOutputParser()
-        )
+        parser = answer_parser(schema)
         if not include_raw:
             return cast("Runnable[LanguageModelInput, Any]", model | parser)
         parsed = RunnablePassthrough.assign(

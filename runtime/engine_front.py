@@ -7,15 +7,23 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from autellix.errors import AutellixError
 
 from ..scheduler.tickets import Receipt, Ticket
-from .guided import bounded_whitespace
+from .guided import bound_whitespace
 from .protocols import Engine, EngineCall
 from .served_call import served_call
-from .vllm_names import AsyncLLM, EngineClient, RequestOutput, SamplingParams
+from .vllm_names import (
+    AsyncLLM,
+    EngineClient,
+    RequestOutput,
+    SamplingParams,
+    VLLMClientError,
+    validate_xgrammar_grammar,
+)
 
 log = logging.getLogger("autellix")
 
@@ -82,8 +90,9 @@ class EngineFront(EngineClient):
         ticket = replace(ticket, prompt_tokens=len(prompt.get("prompt_token_ids") or ()))
         sampling_params.extra_args = {**extra, **ticket.to_flat()}
         guided = sampling_params.structured_outputs
-        if guided is not None and guided.structural_tag:
-            guided.structural_tag = bounded_whitespace(guided.structural_tag)
+        if guided is not None:
+            backend = self.vllm_config.structured_outputs_config.backend
+            bound_whitespace(guided, backend, partial(_xgrammar_takes, sampling_params))
         stream = self.engine.generate(
             EngineCall(ticket=ticket, prompt=prompt, sampling=sampling_params, options=options)
         )
@@ -148,6 +157,14 @@ def engine_front(engine: Engine, borrowed: AsyncLLM) -> EngineFront:
     missing = {name: _passed_on(name) for name in EngineFront.__abstractmethods__}
     complete: Any = type("EngineFront", (EngineFront,), missing)
     return complete(engine, borrowed)
+
+
+def _xgrammar_takes(sampling: SamplingParams) -> bool:
+    try:
+        validate_xgrammar_grammar(sampling)
+    except (VLLMClientError, ValueError):
+        return False
+    return True
 
 
 def _passed_on(name: str) -> Callable[..., Any]:

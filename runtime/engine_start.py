@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -18,12 +17,11 @@ from typing import Any
 
 from . import replica_process
 from .machine import available_memory_gib, cores
-from .replica_process import SCRATCH_PREFIX, SCRATCH_VARIABLE
+from .replica_process import SCRATCH_VARIABLE
 
 # On this few cores, pinning threads to cores only makes processes queue for them.
 _FEW_CORES = 8
-# A socket's path has at most 107 characters, of which its folder's and its own name take 55.
-_LONGEST_SOCKET_FOLDER = 50
+_NO_COMPILING = "TORCHDYNAMO_DISABLE"
 
 
 def state_folder() -> Path:
@@ -84,16 +82,8 @@ def log_vllm_to(log: Path) -> None:
     logger.propagate = False
 
 
-def new_scratch() -> tempfile.TemporaryDirectory[str]:
-    """A folder for a replica's sockets; it lives as long as the replica."""
-    where = tempfile.gettempdir()
-    if len(where) > _LONGEST_SOCKET_FOLDER and os.access("/tmp", os.W_OK):
-        where = "/tmp"
-    return tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=where, ignore_cleanup_errors=True)
-
-
 @contextlib.contextmanager
-def engine_processes(scratch: Path, log: Path | None) -> Iterator[None]:
+def engine_processes(scratch: Path, log: Path | None, *, compiling: bool = True) -> Iterator[None]:
     """Processes spawned inside log to ``log`` and know nothing of the terminal or the script.
 
     1. Ctrl-C goes to every process of the terminal's group; the engine must outlive it long enough
@@ -102,7 +92,10 @@ def engine_processes(scratch: Path, log: Path | None) -> Iterator[None]:
     3. They do not import the user's script: without an ``if __name__ == "__main__"`` it would run
        once more in every process. In its place they import ``replica_process``, which ends them
        when this process ends.
-    4. Their sockets lie in ``scratch``, not loose among temporary files.
+    4. Their sockets and temporary files lie in ``scratch``, not loose among others.
+    5. Without ``compiling`` they compile nothing, not even the small functions that vLLM compiles
+       when a request first needs them, as for log probabilities: with a C++ compiler that takes
+       many seconds, in the middle of a call and of all others.
     """
     with contextlib.ExitStack() as stack:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -111,6 +104,9 @@ def engine_processes(scratch: Path, log: Path | None) -> Iterator[None]:
         if SCRATCH_VARIABLE not in os.environ:
             os.environ[SCRATCH_VARIABLE] = str(scratch)
             stack.callback(os.environ.pop, SCRATCH_VARIABLE, None)
+        if not compiling and _NO_COMPILING not in os.environ:
+            os.environ[_NO_COMPILING] = "1"
+            stack.callback(os.environ.pop, _NO_COMPILING, None)
         if log is not None:
             launcher = scratch / "python"
             launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@" >>"{log}" 2>&1\n')

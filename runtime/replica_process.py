@@ -8,11 +8,14 @@ processes that they start themselves. It must stay light: it is in the way of ev
 from __future__ import annotations
 
 import atexit
+import contextlib
+import getpass
 import multiprocessing
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 from multiprocessing.connection import wait
@@ -41,9 +44,27 @@ def _watch() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _remove_scratch() -> None:
+def keep_files_in_scratch() -> None:
+    """Temporary files of this process go where they are removed, however it ends.
+
+    What torch compiles stays where it is: the next run uses it again.
+    """
+    scratch = _scratch()
+    if scratch is not None:
+        # Named as torch itself would name it.
+        compiled = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled))
+        tempfile.tempdir = str(scratch)
+
+
+def _scratch() -> Path | None:
     scratch = Path(os.environ.get(SCRATCH_VARIABLE, ""))
-    if scratch.name.startswith(SCRATCH_PREFIX):
+    return scratch if scratch.name.startswith(SCRATCH_PREFIX) else None
+
+
+def _remove_scratch() -> None:
+    scratch = _scratch()
+    if scratch is not None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -56,4 +77,6 @@ def _end_now() -> None:
 
 if __name__ == "__mp_main__":
     end_with_parent()
+    with contextlib.suppress(OSError, KeyError):  # a user without a name
+        keep_files_in_scratch()
     atexit.register(_end_now)

@@ -46,6 +46,7 @@ try:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+    from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 except ImportError as cause:
     raise VersionError(
         f"vLLM {_installed} cannot be used: {cause}. This release was tested with vLLM {TESTED}.*; "
@@ -78,4 +79,5 @@ __all__ = [
     "init_app_state",
     "installed_version",
     "make_arg_parser",
+    "validate_xgrammar_grammar",
 ]

@@ -30,12 +30,12 @@ from .engine_start import (
     engine_processes,
     log_vllm_to,
     new_log,
-    new_scratch,
     state_folder,
     threads_are_bound,
 )
 from .machine import available_memory_gib
 from .protocols import EngineCall, EngineChunk, EngineStats
+from .scratch import Scratch
 from .vllm_names import (
     AsyncEngineArgs,
     AsyncLLM,
@@ -142,7 +142,7 @@ class VllmReplica:
         """
         _check_memory()
         logfile = None if debug else new_log()
-        scratch = new_scratch()
+        scratch = Scratch()
         try:
             args = engine_args(
                 model,
@@ -151,7 +151,8 @@ class VllmReplica:
                 served_name=served_name,
                 scheduler_class=scheduler_class,
             )
-            with engine_processes(Path(scratch.name), logfile):
+            compiling = not (args.enforce_eager and current_platform.is_cpu())
+            with engine_processes(Path(scratch.name), logfile, compiling=compiling):
                 llm = AsyncLLM.from_engine_args(args)
         except BaseException as cause:
             scratch.cleanup()

@@ -6,9 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
@@ -255,6 +256,21 @@ def test_an_answer_that_is_cut_off_is_a_parsing_error_not_a_crash(session: Sessi
     assert isinstance(answer, dict)
     assert answer["parsed"] is None
     assert answer["parsing_error"] is not None
+
+
+class Tale(BaseModel):
+    """A tale."""
+
+    text: str
+
+
+@pytest.mark.parametrize("form", [Tale, Tale.model_json_schema()], ids=["pydantic", "schema"])
+def test_half_an_answer_does_not_pass_for_a_whole_one(session: Session, form: Any) -> None:
+    model = ChatAutellix(temperature=0, max_tokens=12).with_structured_output(form)
+    with pytest.raises(OutputParserException, match="max_tokens"):
+        model.invoke("Tell a long tale as JSON.")
+    *_, last = model.stream("Tell a long tale as JSON.")
+    assert last, "what there is of a stream is shown as it comes"
 
 
 # ── loops, threads, graphs ───────────────────────────────────────────────────────────────────

@@ -3,6 +3,9 @@
 Switched off, each with its reason: what needs more than the embedded model of 135 million
 parameters has. Its chat template has no tool section, so it calls no tool by itself ("auto");
 ``tool_choice`` and structured output work by guided decoding and are tested.
+
+At temperature 0 a model this small says the same words again and again, until an answer in JSON is
+cut off in the middle of a string; both models are given a frequency penalty against that.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from autellix.runtime.openai_route import OpenAIRoute
 from autellix.runtime.session import Session, use_session
 from autellix.runtime.settings import Settings
 
+PENALTY = {"frequency_penalty": 1.0}
 SMALL_MODEL = "the embedded model has no tool section in its template and calls no tool unasked"
 
 
@@ -83,6 +87,10 @@ class TestChatAutellix(Standard):
         pass
 
     @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {**super().chat_model_params, "model_kwargs": PENALTY}
+
+    @property
     def chat_model_class(self) -> type[BaseChatModel]:
         return ChatAutellix
 
@@ -95,6 +103,10 @@ class TestChatOpenAI(Standard):
     def running(self, session: Session) -> Iterator[None]:
         with OpenAIRoute(session):
             yield
+
+    @property
+    def chat_model_params(self) -> dict[str, Any]:
+        return {**super().chat_model_params, **PENALTY}
 
     @property
     def chat_model_class(self) -> type[BaseChatModel]:

@@ -132,6 +132,51 @@ def test_the_raw_sdk_in_all_its_ways_is_one_chain_of_calls(run: Runs) -> None:
     assert_served(document)
 
 
+GUIDED = """
+    import json, openai
+    from autellix import ChatAutellix
+
+    client = openai.OpenAI()
+    SCHEMA = {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}, "b": {"enum": ["x", "y"]}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    BLANKS = BIASED
+    ASK = dict(model="m", messages=[{"role": "user", "content": "Go."}], max_tokens=60)
+    FORM = {"type": "json_schema", "json_schema": {"name": "f", "schema": SCHEMA, "strict": True}}
+    ANY = {"type": "json_object"}
+
+    def chat(**more):
+        made = client.chat.completions.create(**ASK, logit_bias=BLANKS, **more)
+        return made.choices[0].message.content
+
+    answers = [
+        chat(response_format=FORM),
+        chat(extra_body={"structured_outputs": {"json": SCHEMA}}),
+        client.completions.create(
+            model="m", prompt="Go.", max_tokens=60, logit_bias=BLANKS,
+            extra_body={"structured_outputs": {"json": json.dumps(SCHEMA)}},
+        ).choices[0].text,
+        ChatAutellix(max_tokens=60, model_kwargs={"logit_bias": BLANKS, "response_format": FORM})
+        .invoke("Go.").text,
+    ]
+    for answer in answers:
+        assert set(json.loads(answer)) == {"a", "b"}, answer
+    free = chat(response_format=ANY)
+    assert "  " not in free and free.lstrip().startswith("{"), free
+"""
+
+
+def test_blanks_are_bounded_in_every_form_of_json_that_can_be_asked_for(run: Runs) -> None:
+    vocabulary = run.host.chat.state.openai_serving_chat.renderer.get_tokenizer().get_vocab()
+    blanks = {str(id): 100 for text, id in vocabulary.items() if not text.strip("Ġ Ċ\t\n")}
+    code, document = run(GUIDED.replace("BIASED", repr(blanks)))
+    assert code == 0
+    assert_served(document)
+
+
 def test_a_list_of_prompts_is_a_call_each_side_by_side(run: Runs) -> None:
     code, document = run("""
         import openai
