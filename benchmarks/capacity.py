@@ -48,12 +48,12 @@ class Capacity:
     Attributes:
         programs_per_s: the rate.
         live: programs under way.
-        tried: rate by number of programs under way.
+        tried: numbers of programs under way, and their rates.
     """
 
     programs_per_s: float
     live: int
-    tried: dict[int, float]
+    tried: Sequence[tuple[int, float]]
 
 
 def capacity(
@@ -77,7 +77,7 @@ def capacity(
         for factor in (1 / step, step):
             while rate(following := max(1, round(best * factor))) > rate(best):
                 best = following
-    return Capacity(programs_per_s=tried[best], live=best, tried=dict(sorted(tried.items())))
+    return Capacity(programs_per_s=tried[best], live=best, tried=sorted(tried.items()))
 
 
 def closed_loop_rate(

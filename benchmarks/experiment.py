@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from hashlib import sha256
 from multiprocessing import get_context
 from time import perf_counter
 from typing import Any
@@ -34,7 +35,7 @@ from benchmarks.options import (
 )
 from benchmarks.result_file import result_document
 from benchmarks.simulated_engine import SimulatedEngine, engine_model
-from benchmarks.workloads import Workload, poisson, workload
+from benchmarks.workloads import Workload, poisson, trace_files, workload
 
 Note = Callable[[str], None]
 
@@ -53,6 +54,15 @@ class CellKey:
     load: float | None
     rate: float | None
     policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityKey:
+    """Which capacity."""
+
+    workload: str
+    seed: int
+    what: str = "capacity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +137,9 @@ class Experiment:
             from benchmarks.real_cells import real_runs
 
             return real_runs(self, note)
-        with _mapper(self.options.jobs) as each:
-            keys = self._keys(each, note)
-            with CellStore(
-                self.options.json, self.identity(), enabled=not self.options.plots
-            ) as self.store:
-                return self._serve(keys, each, self.store, note)
+        self.store = CellStore(self.options.json, self.identity(), enabled=not self.options.plots)
+        with self.store, _mapper(self.options.jobs) as each:
+            return self._serve(self._keys(each, note), each, note)
 
     def document(self, runs: list[Run], **more: Any) -> dict[str, Any]:
         """The result: cells, capacities and, of the real engine, factors."""
@@ -148,7 +155,10 @@ class Experiment:
         """What decides the cells' figures beside their keys, for a later run to go on with them."""
         options = vars(self.options)
         ignored = {"json", "plots", "jobs", "policies", "load", "rate", "seed", "workload"}
-        return {name: str(value) for name, value in options.items() if name not in ignored}
+        identity = {name: str(value) for name, value in options.items() if name not in ignored}
+        files = [f for name in self.workloads for f in trace_files(name) if f.is_file()]
+        digests = {str(file): sha256(file.read_bytes()).hexdigest() for file in files}
+        return {**identity, "model": self.engine.model.to_dict(), "traces": digests}
 
     def _keys(self, each: Any, note: Note) -> list[CellKey]:
         """Every cell, after the capacities have been found where loads ask for them."""
@@ -162,13 +172,7 @@ class Experiment:
         elif self.rates is not None:
             rates = {group: [(None, rate) for rate in self.rates] for group in groups}
         else:
-            for group, found in zip(
-                groups,
-                each(_capacity, [(self.engine, self.options, *g) for g in groups]),
-                strict=True,
-            ):
-                self.capacities[group] = found
-                note(capacity_line(group, found))
+            self._find_capacities(groups, each, note)
             rates = {
                 group: [(load, load * self.capacities[group].programs_per_s) for load in self.loads]
                 for group in groups
@@ -180,7 +184,20 @@ class Experiment:
             for policy in self.policies
         ]
 
-    def _serve(self, keys: list[CellKey], each: Any, store: CellStore, note: Note) -> list[Run]:
+    def _find_capacities(self, groups: list[tuple[str, int]], each: Any, note: Note) -> None:
+        keys = {group: CapacityKey(workload=group[0], seed=group[1]) for group in groups}
+        there = {group: self.store.find(key) for group, key in keys.items()}
+        wanted = [group for group in groups if there[group] is None]
+        found = each(_capacity, [(self.engine, self.options, *group) for group in wanted])
+        for group in groups:
+            known = there[group]
+            here = Capacity(**known) if known is not None else next(found)
+            self.capacities[group] = here
+            self.store.keep(keys[group], asdict(here))
+            note(capacity_line(group, here))
+
+    def _serve(self, keys: list[CellKey], each: Any, note: Note) -> list[Run]:
+        store = self.store
         there = {key: found for key in keys if (found := store.find(key)) is not None}
         if there:
             note(f"{len(there)} of {len(keys)} cells were there before")
@@ -205,7 +222,7 @@ def _mapper(jobs: int) -> Iterator[Any]:
     # Not forked: a fresh process has none of the caller's threads and locks.
     with ProcessPoolExecutor(jobs, get_context("spawn"), fewer_collections) as pool:
         try:
-            yield lambda work, tasks: pool.map(work, *zip(*tasks, strict=True)) if tasks else []
+            yield lambda work, tasks: pool.map(work, *zip(*tasks, strict=True))
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

@@ -187,7 +187,7 @@ class _RealCells:
                 break
             factor *= rate / expected.programs_per_s
             programs = self._scaled(factor)
-        found = Capacity(programs_per_s=rate, live=expected.live, tried={expected.live: rate})
+        found = Capacity(programs_per_s=rate, live=expected.live, tried=[(expected.live, rate)])
         return factor, programs, found
 
     def _run(

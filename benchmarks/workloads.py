@@ -62,10 +62,7 @@ def workload(
     if programs < 1:
         raise UsageError(f"--programs must be a whole number >= 1, got {programs}")
     if name.startswith(_TRACE):
-        traces = [
-            read_trace(Path(file.removeprefix(_TRACE)), strict=strict)
-            for file in name.removeprefix(_TRACE).split(",")
-        ]
+        traces = [read_trace(file, strict=strict) for file in trace_files(name)]
         return _recorded(traces, _short(name), programs, seed, model)
     if name not in NAMES:
         known = ", ".join((*NAMES, "trace:FILE[.gz]"))
@@ -76,6 +73,13 @@ def workload(
     if not kept:
         raise InputError(f"no program of {name} fits the engine's KV cache; take a larger preset")
     return Workload(name=name, programs=tuple(kept), too_long=len(made) - len(kept))
+
+
+def trace_files(name: str) -> list[Path]:
+    """The files of a workload of recorded programs; none of a generated one."""
+    if not name.startswith(_TRACE):
+        return []
+    return [Path(file.removeprefix(_TRACE)) for file in name.removeprefix(_TRACE).split(",")]
 
 
 def poisson(
@@ -135,5 +139,4 @@ def _fits(program: SimProgram, model: EngineModel | None) -> bool:
 
 
 def _short(name: str) -> str:
-    files = name.removeprefix(_TRACE).split(",")
-    return _TRACE + ",".join(Path(file.removeprefix(_TRACE)).name for file in files)
+    return _TRACE + ",".join(file.name for file in trace_files(name))

@@ -65,6 +65,27 @@ def test_cells_of_another_experiment_are_not_taken(tmp_path: Path) -> None:
         assert store.find(key) is None
 
 
+def test_a_capacity_that_was_found_is_not_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--workload", "bfcl", "--programs", "6", "--seats", "4", "--load", "0.5,1.5")
+    file = tmp_path / "out.json"
+    replay.main([*options, "--policies", "plas", "--json", str(file)])
+    whole = json.loads(file.read_text())
+
+    def stop(*task: Any) -> Any:
+        raise KeyboardInterrupt
+
+    file.unlink()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(experiment, "_run_cell", stop)
+        replay.main([*options, "--policies", "plas", "--json", str(file)])
+    monkeypatch.setattr(experiment, "_capacity", stop)
+    replay.main([*options, "--policies", "plas", "--json", str(file)])
+    again = json.loads(file.read_text())
+    assert again["cells"] == whole["cells"] and again["capacity"] == whole["capacity"]
+
+
 def test_without_a_result_file_nothing_is_written(tmp_path: Path) -> None:
     with CellStore(None, {}) as store:
         store.keep(CellKey(workload="w", seed=1, load=None, rate=None, policy="plas"), {})
