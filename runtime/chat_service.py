@@ -19,7 +19,7 @@ from autellix.errors import AutellixError, CallError
 
 from ..scheduler.tickets import Ticket
 from .call_errors import call_error
-from .engine_front import EngineFront, ReceiptSink, engine_front, errors_of_call
+from .engine_front import ContentSink, EngineFront, ReceiptSink, engine_front, errors_of_call
 from .openai_application import openai_application
 from .protocols import Engine
 from .vllm_names import (
@@ -48,6 +48,10 @@ class ChatService:
     def send_receipts_to(self, sink: ReceiptSink) -> None:
         """From now on every call's receipt goes to ``sink``."""
         self._front.on_receipt = sink
+
+    def send_contents_to(self, sink: ContentSink | None) -> None:
+        """From now on every call's id, prompt and answer go to ``sink``; None for nowhere."""
+        self._front.on_content = sink
 
     async def settled(self) -> None:
         """Return when the receipts of all calls that were given up are in."""

@@ -172,6 +172,14 @@ def run(
     trace: Annotated[
         Path | None, typer.Option(envvar="AUTELLIX_TRACE", help="Write a trace to this file.")
     ] = None,
+    record_content: Annotated[
+        bool,
+        typer.Option(
+            "--record-content",
+            envvar="AUTELLIX_RECORD_CONTENT",
+            help="Keep prompts and answers in the trace and in spans.",
+        ),
+    ] = False,
     live: Annotated[
         bool | None,
         typer.Option("--live/--no-live", envvar="AUTELLIX_LIVE", help="Show programs and queues."),
@@ -207,6 +215,7 @@ def run(
             checkpointer=checkpointer,
             journal=journal,
             trace=trace,
+            record_content=record_content,
             live=live,
             quiet=quiet,
             debug=debug,

@@ -13,6 +13,7 @@ from typing import Any
 from autellix.errors import AutellixError
 
 from ..scheduler.tickets import Receipt, Ticket
+from .answer_text import AnswerText
 from .guided import bound_whitespace
 from .protocols import Engine, EngineCall
 from .served_call import served_call
@@ -28,6 +29,7 @@ from .vllm_names import (
 log = logging.getLogger("autellix")
 
 ReceiptSink = Callable[[Receipt], None]
+ContentSink = Callable[[str, str, str], None]
 
 # vLLM's front end turns what its engine raises into words; a list that is set here gets the error.
 errors_of_call: ContextVar[list[AutellixError] | None] = ContextVar("errors_of_call", default=None)
@@ -53,6 +55,7 @@ class EngineFront(EngineClient):
         self.input_processor = borrowed.input_processor
         self.borrowed = borrowed
         self.on_receipt: ReceiptSink = _ignore
+        self.on_content: ContentSink | None = None
         self._settling: set[asyncio.Task[None]] = set()
 
     @property
@@ -97,8 +100,11 @@ class EngineFront(EngineClient):
             EngineCall(ticket=ticket, prompt=prompt, sampling=sampling_params, options=options)
         )
         receipt: Receipt | None = None
+        answer = AnswerText(pieces=sampling_params.output_kind.name == "DELTA")
         try:
             async for chunk in stream:
+                if self.on_content is not None:
+                    answer.take(chunk.output)
                 if chunk.receipt is not None:
                     receipt = chunk.receipt
                     self.on_receipt(receipt)
@@ -111,11 +117,20 @@ class EngineFront(EngineClient):
             raise
         finally:
             await stream.aclose()
+            if self.on_content is not None:
+                self.on_content(ticket.call, self._prompt_text(prompt), answer.text)
             if receipt is None:
                 settling = asyncio.create_task(self._settle(ticket.call))
                 self._settling.add(settling)
                 settling.add_done_callback(self._settling.discard)
                 await asyncio.shield(settling)
+
+    def _prompt_text(self, prompt: Any) -> str:
+        """The prompt as the model reads it."""
+        if isinstance(text := prompt.get("prompt"), str):
+            return text
+        tokenizer = self.renderer.tokenizer
+        return tokenizer.decode(prompt.get("prompt_token_ids") or []) if tokenizer else ""
 
     async def _settle(self, call_id: str) -> None:
         """Fetch the receipt of a call that ended early."""

@@ -20,7 +20,7 @@ from autellix.errors import AutellixError, EngineStoppedError
 
 from ..integrations.recorder import Recorder
 from ..scheduler.policies import policy_named
-from ..tracing.events import RunStarted
+from ..tracing.events import ContentRecorded, Event, RunStarted
 from ..tracing.record import RunRecord
 from ..tracing.writer import TraceWriter
 from .engine_host import EngineHost
@@ -30,6 +30,7 @@ from .model_map import ModelMap
 from .models import DEFAULT_MODEL
 from .programs import Programs
 from .settings import Settings
+from .span_sender import span_sender
 
 if TYPE_CHECKING:
     from .chat_service import ChatService
@@ -51,7 +52,8 @@ class Session:
         self.settings = settings
         self._host, self._owns_host = host, host is None
         self._writer = TraceWriter(settings.trace) if settings.trace else None
-        self.record = RunRecord(sink=self._writer.write if self._writer else None)
+        self.record = RunRecord(sink=self._told)
+        self._spans = span_sender(self.record)
         self._origin_s = time.monotonic()
         self.programs = Programs(
             policy_named(settings.policy),
@@ -67,6 +69,13 @@ class Session:
         self._starting = threading.Lock()
         self._beating: Future[None] | None = None
         self._started = self._closed = False
+
+    def _told(self, event: Event) -> None:
+        """What the record is told, the trace file and the spans are told too."""
+        if self._writer is not None:
+            self._writer.write(event)
+        if self._spans is not None:
+            self._spans.take(event)
 
     def now(self) -> float:
         """Seconds since the run's start."""
@@ -99,6 +108,9 @@ class Session:
             self._host = self._host or EngineHost.start(self.settings)
             self._models = ModelMap(self._host.engine.model, self.settings.model_map)
             self._host.chat.send_receipts_to(self.programs.receipt)
+            self._host.chat.send_contents_to(
+                self._content if self.settings.record_content else None
+            )
             self.recorder.install()
             if self.record.is_empty:
                 self._origin_s = time.monotonic()
@@ -107,6 +119,10 @@ class Session:
             for begin in self._when_started:
                 begin()
             self._started = True
+
+    def _content(self, call: str, prompt: str, answer: str) -> None:
+        event = ContentRecorded(at_s=self.now(), call=call, prompt=prompt, answer=answer)
+        self.record.apply(event)
 
     def _run_started(self, host: EngineHost) -> RunStarted:
         engine = host.engine
@@ -228,6 +244,8 @@ class Session:
         self.recorder.close_main("done")
         self._wait_for_receipts()
         self.recorder.retire()
+        if self._spans is not None:
+            self._spans.close()
         if self._writer is None:
             return None
         self._writer.close(self.record.streamed_document())

@@ -39,6 +39,7 @@ class Settings:
             "sqlite:PATH" or "postgres:URL"; None gives them none.
         journal: file that keeps what threads have used up; None is the user's own.
         trace: file for the trace document, None for none.
+        record_content: whether the trace, and spans, hold what calls ask and are answered.
         live: whether to show the live view in place of the progress line; None does not.
         quiet: no progress line and no table at the end.
         debug: tracebacks and the engine's own log on the terminal.
@@ -53,6 +54,7 @@ class Settings:
     checkpointer: str | None = None
     journal: Path | None = None
     trace: Path | None = None
+    record_content: bool = False
     live: bool | None = None
     quiet: bool = False
     debug: bool = False
@@ -95,7 +97,7 @@ class Settings:
         for name in ("journal", "trace"):
             if name in found:
                 values[name] = Path(found[name])
-        for name in ("live", "quiet", "debug"):
+        for name in ("live", "quiet", "debug", "record_content"):
             if name in found:
                 values[name] = _flag(variable_of(name), found[name])
         return cls(**values)

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console, RenderableType
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..scheduler.engine_model import EngineModel
     from ..tracing.trace import Trace
 
+ExportForm = Literal["perfetto", "mermaid", "graphml", "csv", "otlp"]
 _MOST_REPLICAS = 1024
 
 trace_app = typer.Typer(
@@ -189,6 +190,45 @@ def report(
     with _errors(debug):
         path = output or file.with_name(_stem(file) + ".html")
         write_report(_read(file), file.name, path)
+        print(path)
+
+
+@trace_app.command()
+def export(
+    file: File,
+    to: Annotated[
+        ExportForm,
+        typer.Option(help="perfetto is for ui.perfetto.dev; otlp sends spans where OTEL_* says."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="OUT", help="- is stdout. [beside FILE]"),
+    ] = None,
+    program: Annotated[
+        list[str] | None,
+        typer.Option("--program", metavar="ID", help="Only this one, in graphs; repeatable."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Write the trace for another tool: Perfetto, Mermaid, GraphML, CSV, or OpenTelemetry."""
+    from .trace_exports import ENDINGS, export_text, send_spans
+
+    with _errors(debug):
+        trace = _read(file)
+        if to == "otlp":
+            print(f"{send_spans(trace)} spans sent")
+            return
+        text = export_text(trace, to, program or [])
+        path = output or file.with_name(_stem(file) + ENDINGS[to])
+        if str(path) == "-":
+            sys.stdout.write(text)
+            return
+        try:
+            path.write_text(text, encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise TraceError(
+                f"{path} cannot be written: {error.strerror}; name another file with -o"
+            ) from error
         print(path)
 
 

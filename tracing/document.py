@@ -130,7 +130,7 @@ def _call_document(
     if attributes["error"] is not None:
         document["error"] = attributes["error"]
     if content is not None:
-        document["content"] = {"messages": list(content.messages), "answer": content.answer}
+        document["content"] = {"prompt": content.prompt, "answer": content.answer}
     return document
 
 

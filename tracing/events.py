@@ -7,7 +7,7 @@ document. ``at_s`` is seconds since the run's start throughout.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -125,14 +125,14 @@ class ContentRecorded:
     """What a call asked and what it was answered; only where the user wants it kept.
 
     Attributes:
-        messages: the prompt, as chat messages.
-        answer: the model's message; None where none came.
+        prompt: the whole prompt, as the model read it.
+        answer: what the model wrote, as far as it came.
     """
 
     at_s: float
     call: str
-    messages: Sequence[Mapping[str, Any]]
-    answer: Mapping[str, Any] | None
+    prompt: str
+    answer: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,20 @@ class RunRecord:
         with self._lock:
             return run_document(self._known_run(), self._program_documents())
 
+    def program_document(self, program: str) -> dict[str, Any]:
+        """The document with one program only.
+
+        Raises:
+            TraceError: the run's start is missing, or no such program has started.
+        """
+        with self._lock:
+            run, record = self._known_run(), self._programs.get(program)
+            if record is None:
+                raise TraceError(f"no program {program!r} has started; report its start first")
+            return run_document(
+                run, [record.document(origin_s=run.clock_s, now_s=self._last_s)]
+            )
+
     def streamed_document(self) -> dict[str, Any]:
         """As :meth:`document`, but its programs come one by one, each made when it is asked for.
 

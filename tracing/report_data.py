@@ -7,7 +7,8 @@ unfolds it in ``data.js``: the two files change together.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Any, get_args
 
 from .phases import PhaseKind
@@ -56,16 +57,34 @@ def seat_lanes(waiting: Waiting) -> dict[str, list[tuple[int, float, float]]]:
     for call in waiting.trace.calls():
         for start_s, end_s in _joined_runs(waiting, call):
             runs[call.replica].append((start_s, end_s, call.id))
-    lanes: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    lanes: dict[str, list[tuple[int, float, float]]] = {}
     for found in runs.values():
-        free_at: list[float] = []
-        for start_s, end_s, id in sorted(found):
-            lane = next((n for n, at_s in enumerate(free_at) if at_s <= start_s), len(free_at))
-            if lane == len(free_at):
-                free_at.append(0.0)
-            free_at[lane] = end_s
-            lanes[id].append((lane, start_s, end_s))
+        lanes |= lowest_lanes(found)
     return lanes
+
+
+def lowest_lanes(
+    stays: Iterable[tuple[float, float, str]],
+) -> dict[str, list[tuple[int, float, float]]]:
+    """Stays (start, end, id) side by side: each in the lowest lane that is free when it begins.
+
+    Returns:
+        (lane, start, end) of each stay, in order, by id.
+    """
+    lanes: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    free: list[int] = []
+    taken: list[tuple[float, int]] = []
+    many = 0
+    for start_s, end_s, id in sorted(stays):
+        while taken and taken[0][0] <= start_s:
+            heappush(free, heappop(taken)[1])
+        if free:
+            lane = heappop(free)
+        else:
+            lane, many = many, many + 1
+        heappush(taken, (end_s, lane))
+        lanes[id].append((lane, start_s, end_s))
+    return dict(lanes)
 
 
 def _joined_runs(waiting: Waiting, call: TracedCall) -> list[tuple[float, float]]:

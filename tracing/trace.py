@@ -42,7 +42,7 @@ class TracedCall:
     Attributes:
         number: place among its program's calls, from 1.
         program: id of its program.
-        content: what was asked and answered; None unless the run recorded it.
+        content: "prompt" and "answer" as text; None unless the run recorded them.
         attempt: which attempt of its node made it, from 1.
     """
 
@@ -68,7 +68,7 @@ class TracedCall:
     status: CallStatus
     error: str | None
     events: tuple[TracedEvent, ...]
-    content: Mapping[str, Any] | None = None
+    content: Mapping[str, str] | None = None
     attempt: int = 1
 
     @property

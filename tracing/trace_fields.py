@@ -115,9 +115,16 @@ def _call(fields: _Fields, program: str, number: int) -> TracedCall:
             )
             for event in fields.each("events", "event")
         ),
-        content=fields.mapping_or_none("content"),
+        content=_content(fields),
         attempt=fields.count("attempt", 1),
     )
+
+
+def _content(fields: _Fields) -> Mapping[str, str] | None:
+    if fields.mapping_or_none("content") is None:
+        return None
+    content = fields.within("content")
+    return {name: content.text(name) for name in ("prompt", "answer")}
 
 
 class _Fields:

@@ -144,7 +144,8 @@ def _programs(lines: Iterator[str], losses: list[str]) -> list[_Document]:
         )
         damaged = max(0, damaged - 1)
     if damaged:
-        losses.append(f"{_counted(damaged, 'program')} could not be read and are left out")
+        is_or_are = "is" if damaged == 1 else "are"
+        losses.append(f"{_counted(damaged, 'program')} could not be read and {is_or_are} left out")
     return programs
 
 
