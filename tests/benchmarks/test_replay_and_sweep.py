@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from autellix.errors import AutellixError
+from autellix.scheduler.simulator import ProgramRecord
 from benchmarks import replay, sweep
 from benchmarks.metrics import is_stable, percentile, throughput_at_equal_latency
 from benchmarks.simulated_engine import SimulatedEngine, engine_model
@@ -147,13 +148,29 @@ def test_a_percentile_is_a_value_that_was_there() -> None:
     assert percentile([7.0], 0.99) == 7.0
 
 
-def test_a_replica_that_keeps_up_is_stable_and_one_that_does_not_is_not() -> None:
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_an_engine_that_keeps_up_is_stable_and_one_that_does_not_is_not(seed: int) -> None:
     engine = SimulatedEngine(model=engine_model("sim:a100-llama3-8b", seats=8))
-    programs = workload("bfcl", 300, 1).programs
-    rate = engine.capacity(programs).programs_per_s
-    for load, stable in ((0.5, True), (2.0, False)):
-        result = engine.serve(poisson(programs, load * rate, seed=1), "vllm-opt")
+    programs = workload("bfcl", 300, seed).programs
+    rate = engine.capacity(programs, seed).programs_per_s
+    for load, stable in ((0.5, True), (0.8, True), (1.35, False), (2.0, False)):
+        result = engine.serve(poisson(programs, load * rate, seed), "vllm-opt")
         assert is_stable(result.programs) is stable, load
+
+
+def test_one_burst_at_the_end_is_no_growing_queue() -> None:
+    def program(at_s: float, lasts_s: float) -> ProgramRecord:
+        zero = dict.fromkeys(("service_s", "wait_s", "critical_path_s", "response_s"), 0.0)
+        counts = dict.fromkeys(("calls", "output_tokens", "preemptions"), 1)
+        times = {"arrived_s": at_s, "first_call_s": at_s, "ended_s": at_s + lasts_s}
+        return ProgramRecord(name="p", **times, **zero, **counts)
+
+    steady = [program(at_s, 2.0) for at_s in range(100)]
+    assert is_stable(steady)
+    assert is_stable([*steady, *(program(98.0, 2.0) for _ in range(20))])
+    # Every fifth program stays: the queue grows by a fifth of what comes.
+    assert not is_stable([program(at_s, 2.0 if at_s % 5 else 500.0) for at_s in range(100)])
+    assert is_stable([program(3.0, 1.0)])
 
 
 @pytest.mark.parametrize(
