@@ -6,8 +6,9 @@ every one (see :func:`wrapping_savers`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 from uuid import UUID
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -17,7 +18,10 @@ from ..runtime.protocols import ThreadKeeper, ThreadLoad
 from . import langgraph_private as private
 from .checkpoint import KEY, AutellixSaver
 from .checkpoint_stores import store_of
+from .supersteps import Ended
 from .tracker import Tracker
+
+P = ParamSpec("P")
 
 
 class CheckpointWatch:
@@ -37,7 +41,10 @@ class CheckpointWatch:
     def install(self) -> Callable[[], None]:
         """Begin to watch; returns how to stop."""
         return private.watch_checkpoints(
-            self._guarded(self._loaded), self._guarded(self._making), self._guarded(self._made)
+            self._guarded(self._loaded),
+            self._guarded(self._making),
+            self._guarded(self._made),
+            self._guarded(self._goes_on),
         )
 
     def drain(self) -> int:
@@ -58,16 +65,16 @@ class CheckpointWatch:
             self._running.pop(run_id, None)
 
     def _guarded(
-        self, method: Callable[[private.LoopState, AutellixSaver, str], None]
-    ) -> Callable[[private.LoopState], None]:
-        def guarded(state: private.LoopState) -> None:
+        self, method: Callable[Concatenate[private.LoopState, AutellixSaver, str, P], None]
+    ) -> Callable[Concatenate[private.LoopState, P], None]:
+        def guarded(state: private.LoopState, *args: P.args, **kwargs: P.kwargs) -> None:
             if not isinstance(state.saver, AutellixSaver):
                 return
             place = self._tracker.place_of(state.run_id)
             if place is None:
                 return
             try:
-                method(state, state.saver, place[0])
+                method(state, state.saver, place[0], *args, **kwargs)
             except Exception as fault:
                 self._tracker.audience.report(fault)
 
@@ -92,6 +99,22 @@ class CheckpointWatch:
         )
         earlier = self._keeper.thread_loaded(program, load)
         self._tracker.start_from(state.run_id, earlier, anew=not state.nested)
+
+    def _goes_on(
+        self,
+        state: private.LoopState,
+        saver: AutellixSaver,
+        program: str,
+        ended: Mapping[str, set[str]],
+    ) -> None:
+        # A function that runs again from its top takes up what its tasks have returned: its calls
+        # follow theirs. The others' are followed by what comes after the superstep.
+        returned = {task for task in ended if private.RETURN in ended[task]}
+        before = self._keeper.tasks_ended(program, returned)
+        beside = self._keeper.tasks_ended(program, ended.keys() - returned)
+        channels = frozenset(itertools.chain.from_iterable(ended.values()))
+        here = Ended(exit=beside, channels=channels, step=state.step) if beside else None
+        self._tracker.go_on(state.run_id, before, here)
 
     def _making(self, state: private.LoopState, saver: AutellixSaver, program: str) -> None:
         store = store_of(saver.inner)

@@ -5,12 +5,13 @@ Tested with LangGraph 1.2 and langchain-core 1.8. What is taken:
 - ``PregelLoop.put_writes``: which channels a task wrote, for the kind of an edge;
 - ``PregelLoop._suppress_interrupt``: the graph stops for a person (callbacks do not say so);
 - ``PregelLoop._first`` and ``._put_checkpoint``: the moments at which a graph run has loaded its
-  checkpoint, and makes one (its store hears of it later, in the background);
+  checkpoint, and makes one (its store hears of it later, in the background); ``.step``,
+  ``.checkpoint_pending_writes`` and ``._reapplies_pending_writes``: where it stands then;
 - ``SyncPregelLoop.__init__``, ``AsyncPregelLoop.__init__`` and, where there is one (LangGraph 1.2),
   ``Pregel._resolve_checkpointer``: which saver a graph is about to use;
 - ``var_child_runnable_config``: the run that encloses the running code;
 - ``_configure_hooks``: to take a handler out again;
-- the tag ``graph:step:N`` and the metadata of a node task.
+- the tag ``graph:step:N`` and the metadata of a node task or function.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ try:
     ):
         if not callable(getattr(_owner, _name, None)):
             raise ImportError(f"{_owner.__name__}.{_name} is gone")
+    _fields = PregelLoop.__annotations__
+    if not {"step", "checkpoint_pending_writes"} <= _fields.keys():
+        raise ImportError("PregelLoop no longer says which tasks have ended")
+    if not hasattr(PregelLoop, "_reapplies_pending_writes") and "skip_done_tasks" not in _fields:
+        raise ImportError("PregelLoop no longer says whether it runs ended tasks again")
     if not all(issubclass(loop, PregelLoop) for loop in _LOOPS):
         raise ImportError("the loops no longer share PregelLoop")
     if not isinstance(_configure_hooks, list):
@@ -59,6 +65,8 @@ _DRAINED: tuple[type[BaseException], ...] = tuple(
 )
 _STEP_TAG = "graph:step:"
 _SEND_TASKS, _SEND_TRIGGER = "__pregel_tasks", "__pregel_push"
+_STOPPED = {"__interrupt__", "__error__", "__resume__"}
+RETURN = "__return__"  # the channel of a function's result
 _LENT = "__pregel_checkpointer"
 _RUNTIME = "__pregel_runtime"
 _NEVER_STEPPED = -2  # the step of a thread without a checkpoint
@@ -101,6 +109,18 @@ def is_node_task(tags: Sequence[str] | None) -> bool:
 def task_id(metadata: Mapping[str, Any]) -> str:
     """The id of a node task: the same for each attempt."""
     return metadata["langgraph_checkpoint_ns"].rpartition(":")[2]
+
+
+def tasks_in(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ids of the tasks around a run, functions of the functional API among them."""
+    place: str = metadata.get("langgraph_checkpoint_ns", "")
+    return tuple(part.rpartition(":")[2] for part in place.split("|") if ":" in part)
+
+
+def tasks_around() -> tuple[str, ...]:
+    """The same for the running code."""
+    config = var_child_runnable_config.get() or {}
+    return tasks_in(config.get("metadata") or {})
 
 
 def enclosing_run() -> UUID | None:
@@ -177,6 +197,7 @@ class LoopState:
         addressed: it was asked to begin from a checkpoint that is not the thread's latest.
         nested: it runs inside a node of another graph.
         control: takes ``request_drain()``; None where LangGraph is too old for it.
+        step: number of the superstep that comes next.
     """
 
     run_id: UUID
@@ -187,12 +208,14 @@ class LoopState:
     addressed: bool
     nested: bool
     control: Any
+    step: int
 
 
 def watch_checkpoints(
     loaded: Callable[[LoopState], None],
     making: Callable[[LoopState], None],
     made: Callable[[LoopState], None],
+    goes_on: Callable[[LoopState, Mapping[str, set[str]]], None],
 ) -> Undo:
     """Hear of the checkpoints of every graph run of the process that has a checkpointer.
 
@@ -200,6 +223,8 @@ def watch_checkpoints(
         loaded: a run has loaded its checkpoint, or found none; before it does anything else.
         making: it makes one, whose metadata can be added to.
         made: that one has its id, and is about to be stored.
+        goes_on: a run that has loaded its checkpoint goes on in the middle of a superstep. Gets the
+            tasks that have ended and are not run again, with the channels that they wrote.
 
     Returns:
         How to stop it.
@@ -209,9 +234,15 @@ def watch_checkpoints(
         def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
             metadata = self.checkpoint_metadata
             state = _state(self, metadata, metadata.get("step") != _NEVER_STEPPED)
-            if state is not None:
-                loaded(state)
-            return original(self, *args, **kwargs)
+            if state is None:
+                return original(self, *args, **kwargs)
+            ended = _ended(self.checkpoint_pending_writes)
+            loaded(state)
+            result = original(self, *args, **kwargs)
+            # Another input, or a fork, has made a checkpoint by now, and runs all tasks.
+            if ended and self.checkpoint["id"] == state.checkpoint and _takes_up_writes(self):
+                goes_on(state, ended)
+            return result
 
         return hooked
 
@@ -250,7 +281,22 @@ def _state(loop: Any, metadata: Any, exists: bool) -> LoopState | None:
         addressed=bool(asked.get("checkpoint_id")),
         nested=bool(loop.is_nested),
         control=getattr(loop, "control", None),
+        step=loop.step,
     )
+
+
+def _ended(writes: Iterable[tuple[str, str, Any]]) -> dict[str, set[str]]:
+    """The tasks that have ended, by pending writes; not those that were stopped or have failed."""
+    found: dict[str, set[str]] = {}
+    for task, channel, _ in writes:
+        found.setdefault(task, set()).add(_SEND_TRIGGER if channel == _SEND_TASKS else channel)
+    return {task: channels for task, channels in found.items() if not channels & _STOPPED}
+
+
+def _takes_up_writes(loop: Any) -> bool:
+    """Whether a run leaves tasks alone whose writes are there already."""
+    older = getattr(loop, "skip_done_tasks", False)  # LangGraph 1.0
+    return bool(getattr(loop, "_reapplies_pending_writes", older))
 
 
 def replace_savers(replacement: Callable[[Any, Mapping[str, Any]], Any]) -> Undo:

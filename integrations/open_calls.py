@@ -48,6 +48,7 @@ class OpenCalls:
         outside: bool = False,
         beside: UUID | None = None,
         heartbeat: Callable[[], None] | None = None,
+        tasks: tuple[str, ...] = (),
     ) -> None:
         """An LLM or tool call begins.
 
@@ -55,6 +56,7 @@ class OpenCalls:
             heartbeat: tells whoever waits for the call that it is alive; see :meth:`beat`.
             outside: no callback announced it and none will end it.
             beside: it stands where this open call stands, not where the running code does.
+            tasks: ids of the graph tasks around it.
         """
         with self._lock:
             twin = self._runs.get(beside) if beside is not None else None
@@ -73,7 +75,7 @@ class OpenCalls:
             self._runs[run_id] = program.calls[run_id] = run
             if heartbeat is not None:
                 self._heartbeats[run_id] = heartbeat
-            start = _start_of(run, name)
+            start = _start_of(run, name, tasks)
         if first:
             self._audience.program_started(MAIN, MAIN)
         self._audience.call_started(start)
@@ -150,7 +152,7 @@ class OpenCalls:
                 self._end(run, "aborted")
 
 
-def _start_of(run: Run, name: str) -> CallStart:
+def _start_of(run: Run, name: str, tasks: tuple[str, ...]) -> CallStart:
     """What observers are told of a call that begins."""
     assert run.kind is not None
     task = run.strand.task
@@ -165,4 +167,5 @@ def _start_of(run: Run, name: str) -> CallStart:
             for dep in sorted(run.deps)
         ),
         attempt=task.attempts() if task is not None else 1,
+        tasks=tasks,
     )

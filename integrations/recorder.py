@@ -184,6 +184,7 @@ class Recorder(BaseCallbackHandler):
             outside=True,
             beside=twin,
             heartbeat=private.heartbeat_of_node(),
+            tasks=private.tasks_around(),
         )
         return str(run_id)
 
@@ -345,6 +346,7 @@ class Recorder(BaseCallbackHandler):
             name=model or name or (serialized or {}).get("name") or kind,
             node=metadata.get("langgraph_node"),
             heartbeat=private.heartbeat_of_node() if kind == "llm" else None,
+            tasks=private.tasks_in(metadata),
         )
 
     def _end_call(self, run_id: UUID, error: BaseException | None) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from ..runtime.protocols import CallKind
 from .strands import EMPTY, Frontier, Owner, Position, Strand
-from .supersteps import NodeTask, Supersteps
+from .supersteps import Ended, NodeTask, Supersteps
 
 
 class Program:
@@ -81,6 +81,7 @@ class Run:
     Attributes:
         outside: a call that no callback announced.
         claimed: a call whose request has gone out.
+        ended: of a graph, the tasks of its first superstep that an earlier run has ended.
     """
 
     __slots__ = (
@@ -89,6 +90,7 @@ class Run:
         "children",
         "claimed",
         "deps",
+        "ended",
         "id",
         "interrupted",
         "kind",
@@ -124,6 +126,7 @@ class Run:
         self.position: Position | None = None  # what the context held before this scope
         self.task: NodeTask | None = None
         self.steps: Supersteps | None = None
+        self.ended: Ended | None = None
         self.kind: CallKind | None = None
         self.call = ""
         self.outside = self.claimed = False

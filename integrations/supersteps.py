@@ -13,6 +13,8 @@ LangGraph runs a graph in supersteps with a barrier between them. The rules, con
    of the first, and stands for the task from then on.
 10. Return. A graph run joins the strand that ran it by rule 4, with its first entry as E and its
     last entry as the child's frontier.
+11. Resume. A graph run that stopped in the middle of a superstep goes on with it. The tasks that
+    had ended by then are not run again; the exits of that superstep are theirs as well.
 
 Edge kinds. An edge from a task's entry is ``trigger`` when the task of the superstep before whose
 exit it comes from wrote one of the task's trigger channels, else ``barrier``. A task without calls
@@ -23,11 +25,27 @@ kind is the one the edge would have for the task around the graph. All other edg
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ..runtime.protocols import EdgeKind
 from .strands import EMPTY, Frontier, Strand
 
 Writers = dict[str, set[str]]  # channel -> the calls in the entry that came through it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Tasks of a superstep that had ended before the run began: it stopped in the middle (11).
+
+    Attributes:
+        exit: their last calls.
+        channels: what they wrote.
+        step: the superstep, which the run goes on with.
+    """
+
+    exit: Frontier
+    channels: frozenset[str]
+    step: int
 
 
 class NodeTask:
@@ -92,11 +110,11 @@ class NodeTask:
 
 
 class Supersteps:
-    """The supersteps of one graph run (rules 7 to 10)."""
+    """The supersteps of one graph run (rules 7 to 11)."""
 
-    __slots__ = ("caller", "entry", "made", "step", "strand", "tasks", "writers")
+    __slots__ = ("caller", "ended", "entry", "made", "step", "strand", "tasks", "writers")
 
-    def __init__(self, caller: Strand) -> None:
+    def __init__(self, caller: Strand, ended: Ended | None = None) -> None:
         caller.join_finished()
         self.caller = caller
         self.entry = caller.pinned()
@@ -104,6 +122,7 @@ class Supersteps:
             None, caller.program, entry=self.entry, parent=caller, task=caller.task, passive=True
         )
         self.step: int | None = None
+        self.ended = ended
         self.tasks: dict[str, NodeTask] = {}
         self.writers: Writers | None = None
         self.made = False
@@ -111,7 +130,7 @@ class Supersteps:
     def begin(self, task_id: str, step: int, node: str | None, triggers: Iterable[str]) -> NodeTask:
         """A node task starts; a new step number closes the superstep before."""
         if step != self.step:
-            self._barrier()
+            self._barrier(step)
             self.step = step
         entry, base, before = self.entry, self.entry, self.tasks.get(task_id)
         if before is not None:
@@ -132,24 +151,27 @@ class Supersteps:
 
     def finish(self) -> None:
         """The graph run is over (rule 10)."""
-        self._barrier()
+        self._barrier(None)
         self.strand.frontier, self.strand.made = set(self.entry), self.made
         self.caller.absorb(self.strand)
         if self.strand.made:
             self.caller.list_upwards()
 
-    def _barrier(self) -> None:
+    def _barrier(self, next_step: int | None) -> None:
         tasks, self.tasks = self.tasks, {}
         for task in tasks.values():
             task.close()
-        exits = [task.exit for task in tasks.values() if task.exit is not None]
-        if exits:
+        left = [(task.exit, task.writes) for task in tasks.values() if task.exit is not None]
+        if self.ended is not None and (next_step is None or next_step > self.ended.step):
+            left.append((self.ended.exit, set(self.ended.channels)))
+            self.ended = None
+        if left:
             self.made = True
-            self.entry = exits[0].union(*exits[1:])
+            self.entry = EMPTY.union(*(exit for exit, _ in left))
             self.writers = {}
-            for task in tasks.values():
-                for channel in task.writes:
-                    self.writers.setdefault(channel, set()).update(task.exit or ())
+            for exit, channels in left:
+                for channel in channels:
+                    self.writers.setdefault(channel, set()).update(exit)
         elif self.writers is not None and tasks:
             self.writers = _handed_on(self.writers, tasks.values())
 

@@ -28,7 +28,7 @@ from .here import Here
 from .open_calls import MAIN, OpenCalls
 from .runs import Ambient, Program, Run
 from .strands import EMPTY, Strand
-from .supersteps import Supersteps
+from .supersteps import Ended, Supersteps
 
 _KEPT_THREADS = 10_000  # frontiers of threads that have no turn open; the oldest go first
 
@@ -228,7 +228,7 @@ class Tracker:
 
     def _begin_task(self, run: Run, graph: Run, place: TaskPlace) -> None:
         if graph.steps is None:
-            graph.steps = Supersteps(graph.strand)
+            graph.steps = Supersteps(graph.strand, graph.ended)
         task = graph.steps.begin(place.id, place.step, run.node, place.triggers)
         task.strand = Strand(
             self._here.owner(), run.program, entry=task.entry, parent=graph.steps.strand, task=task
@@ -269,6 +269,22 @@ class Tracker:
             else:
                 strand.replace(EMPTY, earlier)
             self._here.stand_again(strand)
+
+    def go_on(self, run_id: UUID, before: frozenset[str], ended: Ended | None) -> None:
+        """A graph run that has loaded a checkpoint goes on in the middle of a superstep.
+
+        Args:
+            before: what its next calls depend on besides.
+            ended: the tasks of the superstep that it does not run again.
+        """
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None:
+                return
+            run.ended = ended
+            if before:
+                run.strand.replace(EMPTY, before)
+                self._here.stand_again(run.strand)
 
     # -- fork points --------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ checkpoint metadata.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, Self
@@ -16,18 +16,21 @@ from ..scheduler.tickets import Receipt
 from .journal_durations import Durations
 
 SNAPSHOT_VERSION = 1
+BRANCHES = "branches"
+_BRANCHES = 256  # tasks of one superstep whose chains are known
 
 Entry = dict[str, Any]  # one record of the journal, plain JSON types; its kind under "kind"
 
 
-def call_entry(receipt: Receipt, through_s: float) -> Entry:
+def call_entry(receipt: Receipt, through_s: float, tasks: Sequence[str] = ()) -> Entry:
     """The entry of a finished LLM call.
 
     Args:
         receipt: what it cost.
         through_s: p(c) + t(c), the length of the chain that ends with the call, seconds.
+        tasks: ids of the graph tasks that it was made in.
     """
-    return {
+    entry: Entry = {
         "kind": "llm",
         "service_s": receipt.service_s,
         "wait_s": receipt.wait_s,
@@ -39,6 +42,9 @@ def call_entry(receipt: Receipt, through_s: float) -> Entry:
         "output_tokens": receipt.output_tokens,
         "replica": receipt.replica,
     }
+    if tasks:
+        entry["tasks"] = list(tasks)
+    return entry
 
 
 def tool_entry(name: str, duration_s: float) -> Entry:
@@ -69,6 +75,8 @@ class Account:
         prompt_tokens, cached_tokens, output_tokens: sums over its calls.
         replica: index of the replica that served its last call; None before the first.
         tool_times: how long each of its tools takes, by name.
+        branches: the longest chain that ends in each of the graph tasks that made the last calls,
+            seconds, by id. A superstep that is broken off goes on with those that had ended.
     """
 
     service_s: float = 0.0
@@ -85,6 +93,7 @@ class Account:
     output_tokens: int = 0
     replica: int | None = None
     tool_times: dict[str, Durations] = field(default_factory=dict)
+    branches: dict[str, float] = field(default_factory=dict)
 
     def book(self, entry: Entry) -> None:
         """Take one entry in; a kind that is not known changes nothing."""
@@ -110,6 +119,11 @@ class Account:
         for name in ("preemptions", "prompt_tokens", "cached_tokens", "output_tokens"):
             setattr(self, name, getattr(self, name) + entry[name])
         self.replica = entry["replica"]
+        for task in entry.get("tasks", ()):
+            through_s = max(self.branches.pop(task, 0.0), entry["through_s"])
+            self.branches[task] = through_s  # last in order: the one that is kept longest
+        while len(self.branches) > _BRANCHES:
+            del self.branches[next(iter(self.branches))]
 
     def _add(self, other: Account) -> None:
         for name in _SUMS:
@@ -118,6 +132,15 @@ class Account:
         self.replica = other.replica if self.replica is None else self.replica
         for name, times in other.tool_times.items():
             self.tool_times.setdefault(name, Durations()).merge(times)
+        self._add_branches(other)
+
+    def _add_branches(self, other: Account) -> None:
+        for task, through_s in other.branches.items():
+            self.branches[task] = max(self.branches.get(task, 0.0), through_s)
+
+    def longest(self, tasks: Iterable[str]) -> float:
+        """The longest chain that ends in one of these tasks, seconds; 0 where none made calls."""
+        return max((self.branches.get(task, 0.0) for task in tasks), default=0.0)
 
     def at_least(self, other: Account) -> None:
         """Raise every total to that of another account of the same thread.
@@ -134,6 +157,7 @@ class Account:
         for name, times in other.tool_times.items():
             if len(times) > len(self.tool_times.get(name, ())):
                 self.tool_times[name] = times.copy()
+        self._add_branches(other)
 
     def to_wire(self) -> dict[str, Any]:
         """The account as plain JSON types: the snapshot in checkpoint metadata.
@@ -155,6 +179,8 @@ class Account:
             wire["replica"] = self.replica
         if self.tool_times:
             wire["tool_times"] = {name: times.to_wire() for name, times in self.tool_times.items()}
+        if self.branches:
+            wire[BRANCHES] = self.branches.copy()
         return wire
 
     @classmethod
@@ -167,10 +193,11 @@ class Account:
         account = cls(**{name: wire[name] for name in _PLAIN if name in wire})
         for name, times in wire.get("tool_times", {}).items():
             account.tool_times[name] = Durations.from_wire(times)
+        account.branches = {task: float(length) for task, length in wire.get(BRANCHES, {}).items()}
         return account
 
 
-_PLAIN = tuple(f.name for f in fields(Account) if f.name != "tool_times")
+_PLAIN = tuple(f.name for f in fields(Account) if f.name not in ("tool_times", BRANCHES))
 _SPARSE = (
     "owed_wait_s",
     "tools",

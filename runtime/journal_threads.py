@@ -7,6 +7,9 @@
 3. A thread whose store has lost its checkpoints is a new one, although the journal knows its name.
    It is not lost while it never had one: a run may be killed before its first checkpoint.
 4. Stores that end with the process ("memory:...") are journalled in memory.
+5. A run may go on in the middle of a superstep, which an interrupt, a failure or a kill broke off.
+   Tasks that had ended by then are not run again: their chains, kept by task in journal and late
+   snapshots, go on with the thread.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import os
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from typing import Any
 from ..scheduler.tickets import Receipt
 from .journal import FOLD_AT, Journal, ThreadHistory, ThreadRef
 from .journal_account import (
+    BRANCHES,
     RESET,
     SAVED,
     SNAPSHOT_VERSION,
@@ -81,7 +85,14 @@ class BoundThread:
         if self._wire is None:
             self._wire = self.account.to_wire()
             self._wire["critical_path_s"] = self.branch_s
+            self._wire.pop(BRANCHES, None)  # a checkpoint is made where a superstep is over
         return self._wire
+
+    def late_snapshot(self) -> dict[str, Any]:
+        """What goes with the writes of a superstep that is broken off now."""
+        snapshot = self.snapshot()
+        branches = self.account.branches
+        return {**snapshot, BRANCHES: branches.copy()} if branches else snapshot
 
 
 class ThreadAccounts:
@@ -175,6 +186,17 @@ class ThreadAccounts:
             journal.compact(ref)
         return history.account, True
 
+    def go_on(self, program: str, tasks: Collection[str]) -> float:
+        """The longest chain that ends in one of these tasks, which are not run again, seconds."""
+        with self._lock:
+            bound = self._bound.get(program)
+            if bound is None:
+                return 0.0
+            ended_s = bound.account.longest(tasks)
+            bound.branch_s = max(bound.branch_s, ended_s)
+            bound._wire = None
+            return ended_s
+
     def is_bound(self, program: str) -> bool:
         """Whether a program runs as a thread."""
         return program in self._bound
@@ -199,13 +221,16 @@ class ThreadAccounts:
 
     # -- calls --------------------------------------------------------------------------------
 
-    def call_finished(self, program: str, receipt: Receipt, through_s: float) -> None:
+    def call_finished(
+        self, program: str, receipt: Receipt, through_s: float, tasks: Sequence[str] = ()
+    ) -> None:
         """An LLM call of a program has ended, maybe after the program.
 
         Args:
             through_s: p(c) + t(c), seconds.
+            tasks: ids of the graph tasks that it was made in.
         """
-        self._book(program, receipt.call, call_entry(receipt, through_s))
+        self._book(program, receipt.call, call_entry(receipt, through_s, tasks))
 
     def tool_finished(self, program: str, call: str, name: str, duration_s: float) -> None:
         """A tool of a program has ended."""
@@ -234,7 +259,7 @@ class ThreadAccounts:
         with self._lock:
             running = (bound for bound in self._bound.values() if bound.ref == ref)
             bound = next(running, None)
-            return bound.snapshot() if bound is not None else None
+            return bound.late_snapshot() if bound is not None else None
 
     def written(self, program: str, ref: tuple[str, str], checkpoint: str, calls: int) -> None:
         """A graph has made a checkpoint of its thread, which stands after so many calls."""
@@ -242,6 +267,7 @@ class ThreadAccounts:
             bound = self._bound.get(program)
             if bound is not None and bound.ref == ref:
                 bound.tip = (checkpoint, calls)
+                bound.account.branches.clear()
 
     def saved(self, ref: ThreadRef) -> None:
         """A checkpoint of a thread is in its store; may block."""

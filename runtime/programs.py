@@ -7,7 +7,8 @@ chat front end asks for tickets. All of it meets here, under one lock.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from typing import Any
 
 from autellix.errors import CallError
@@ -58,15 +59,18 @@ class Programs:
         self._now = now
         self._stop_call = stop_call
         self._lock = threading.RLock()
-        self._program_of: dict[str, str] = {}
+        self._program_of: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._tools: dict[str, tuple[str, str, float]] = {}
+        self._served: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._adopted: set[str] = set()
+        self._turns: Counter[str] = Counter()
         self._resumed = 0
 
     def program_started(self, program: str, name: str) -> None:
         """A run of the program begins; a later turn continues where the last one ended."""
         with self._lock:
             at_s = self._now()
+            self._turns[program] += 1
             self.record.apply(ProgramStarted(at_s=at_s, program=program, name=name))
             entry, dag = self.table.open(program, at_s), self.record.dag(program)
             entry.service_s = max(entry.service_s, dag.service_s)
@@ -74,13 +78,20 @@ class Programs:
             entry.wait_s = max(entry.wait_s, dag.wait_s)
 
     def program_ended(self, program: str, status: ProgramEnd, error: str | None) -> None:
-        """The run is over: its entry in the process table is freed."""
+        """A run is over; with the last one under way its entry in the process table is freed."""
         with self._lock:
-            self.table.close(program)
+            self._turns[program] -= 1
+            self._close_if_over(program)
             self.record.apply(
                 ProgramEnded(at_s=self._now(), program=program, status=status, error=error)
             )
             self.threads.end_turn(program, status)
+
+    def _close_if_over(self, program: str) -> None:
+        """Free the entry of a program without a turn, whether or not it was there any more."""
+        if self._turns[program] <= 0:
+            del self._turns[program]
+            self.table.close(program)
 
     # -- threads ------------------------------------------------------------------------------
 
@@ -102,16 +113,28 @@ class Programs:
                 new = first and load.checkpoint is None and not account.calls
                 if bound.continues or (new and program != load.thread):
                     return None
-            if start_s <= 0.0:
-                return frozenset()
-            self._resumed += 1
-            earlier = f"{program}/earlier-{self._resumed}"
-            self.record.apply(
-                ProgramResumed(
-                    at_s=self._now(), program=program, earlier=earlier, critical_path_s=start_s
-                )
+            return self._earlier(program, start_s)
+
+    def tasks_ended(self, program: str, tasks: Collection[str]) -> frozenset[str]:
+        """A run goes on in a superstep of which these tasks have ended, and are not run again."""
+        with self._lock:
+            return self._earlier(program, self.threads.go_on(program, tasks))
+
+    def _earlier(self, program: str, critical_path_s: float) -> frozenset[str]:
+        """What stands in the record for earlier calls with a chain of this length."""
+        if critical_path_s <= 0.0:
+            return frozenset()
+        self._resumed += 1
+        earlier = f"{program}/earlier-{self._resumed}"
+        self.record.apply(
+            ProgramResumed(
+                at_s=self._now(),
+                program=program,
+                earlier=earlier,
+                critical_path_s=critical_path_s,
             )
-            return frozenset((earlier,))
+        )
+        return frozenset((earlier,))
 
     def thread_snapshot(self, program: str, store: str, thread: str) -> dict[str, Any] | None:
         """The account that a checkpoint made now is to carry."""
@@ -129,7 +152,7 @@ class Programs:
         """A call begins."""
         with self._lock:
             if start.kind == "llm":
-                self._program_of[start.call] = start.program
+                self._program_of[start.call] = start.program, start.tasks
             else:
                 self._tools[start.call] = (start.program, start.name, self._now())
             self.record.apply(
@@ -165,11 +188,11 @@ class Programs:
             CallError: its program has given it up meanwhile.
         """
         with self._lock:
-            program = self._program_of.get(call)
-            if program is None and call in self.record:
-                raise CallError("The call was stopped before it began: its program gave it up.")
-            if program is None:
-                program = self._adopt(call)
+            if call not in self._program_of:
+                if call in self.record:
+                    raise CallError("The call was stopped before it began: its program gave it up.")
+                self._adopt(call)
+            program, _ = self._served[call] = self._program_of[call]
             return self.table.call_started(
                 program, call, self._now(), chain_s=self.record.attained_s(call)
             )
@@ -182,19 +205,23 @@ class Programs:
             if receipt.call in self.record:
                 self.record.apply(ReceiptArrived(at_s=at_s, call=receipt.call, receipt=receipt))
                 through_s = self.record.attained_s(receipt.call) + receipt.service_s
-                self.threads.call_finished(receipt.program, receipt, through_s)
+                _, tasks = self._served.get(receipt.call, ("", ()))
+                self.threads.call_finished(receipt.program, receipt, through_s, tasks)
 
     def served(self, call: str, error: str | None = None) -> None:
         """The front end is done with a call: whatever the engine did not say, it is over."""
         with self._lock:
             self.table.call_ended(call, self._now(), None)
+            program, _ = self._served.pop(call, (UNRECORDED, ()))
+            entry = self.table.programs.get(program)
+            if program != UNRECORDED and entry is not None and not entry.active:
+                self._close_if_over(program)  # work that its program had left behind
             if call in self._adopted:
                 self._adopted.discard(call)
                 self.call_ended(call, "failed" if error else "done", error)
 
-    def _adopt(self, call: str) -> str:
+    def _adopt(self, call: str) -> None:
         self._adopted.add(call)
         self.call_started(
             CallStart(program=UNRECORDED, call=call, kind="llm", name="chat", node=None, parents=())
         )
-        return UNRECORDED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import (
     AsyncGenerator,
+    Collection,
     Coroutine,
     Generator,
     Mapping,
@@ -150,6 +151,7 @@ class CallStart:
         parents: immediate predecessors in the program's DAG.
         attempt: which attempt of its node makes it, from 1: a node with a retry policy may fail
             and be run again.
+        tasks: ids of the graph tasks around it.
     """
 
     program: str
@@ -159,6 +161,7 @@ class CallStart:
     node: str | None
     parents: tuple[Parent, ...]
     attempt: int = 1
+    tasks: tuple[str, ...] = ()
 
 
 class ProgramObserver(Protocol):
@@ -216,6 +219,14 @@ class ThreadKeeper(Protocol):
         Returns:
             What the program's next calls depend on: the id that stands for the thread's earlier
             calls, or nothing; None leaves it as it is.
+        """
+        ...
+
+    def tasks_ended(self, program: str, tasks: Collection[str]) -> frozenset[str]:
+        """A run goes on in a superstep of which these tasks have ended, and are not run again.
+
+        Returns:
+            The id that stands for their calls, or nothing.
         """
         ...
 

@@ -66,6 +66,7 @@ class ProcessRun:
         settings = Settings(quiet=True, journal=journal, policy="atlas")
         self.session = Session(settings)
         self.tickets: list[Ticket] = []
+        self.told = False  # what an earlier process broke off goes on
         self.model = CostingModel(run=self)
 
     def call(self, cost: float) -> str:
@@ -74,6 +75,11 @@ class ProcessRun:
     def attained(self) -> list[float]:
         """p(c) of the calls so far, in their order."""
         return [ticket.attained_s for ticket in self.tickets]
+
+    def edges_to_last(self) -> set[str]:
+        """The kinds of the edges to the call that began last."""
+        last = self.tickets[-1]
+        return {kind for _, kind in self.session.record.dag(last.program).parents(last.call)}
 
     def node(self, *costs: float) -> Callable[[Any], Any]:
         """A node that makes these calls one after the other."""

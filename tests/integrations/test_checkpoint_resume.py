@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.tools import tool
+from langgraph.func import entrypoint, task
+from langgraph.graph import START
 from langgraph.types import Command, interrupt
 
 from autellix.integrations.checkpoint import KEY, AutellixSaver
 from autellix.integrations.checkpoint_provided import provided_saver
+from autellix.runtime.journal_account import BRANCHES
 from autellix.runtime.journal_durations import Durations
 
 from .checkpointing import WAIT_S, ProcessRun, account_of, invoke, on, process
 
 MODES = ("sync", "async")
 DURABILITIES = ("sync", "async", "exit")
+PATIENCE_S = 20.0  # no test waits this long unless it is broken
 
 
 class Machine:
@@ -218,26 +224,109 @@ def test_a_state_that_was_edited_keeps_the_account(machine: Machine, saver: Aute
 # ── shapes ───────────────────────────────────────────────────────────────────────────────────
 
 
+def stop_once(how: str, run: ProcessRun) -> None:
+    """An interrupt, or a failure that does not come again."""
+    if how == "interrupt":
+        interrupt("?")
+    elif not run.told:
+        raise ConnectionError("?")
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_a_branch_that_ended_beside_an_interrupt_counts_and_is_not_run_again(
+@pytest.mark.parametrize(
+    ("how", "order"),
+    # Of a node that fails first the others are cancelled.
+    [("interrupt", "branch first"), ("interrupt", "stop first"), ("failure", "branch first")],
+)
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "another machine"])
+def test_a_branch_that_ended_beside_a_stop_is_not_run_again_and_its_chain_counts(
+    machine: Machine,
+    saver: AutellixSaver,
+    tmp_path: Path,
+    mode: str,
+    how: str,
+    order: str,
+    elsewhere: bool,
+) -> None:
+    gate = threading.Event()
+
+    def build(run: ProcessRun) -> Any:
+        def stop(state: Any) -> Any:
+            if order == "branch first" and not run.told:
+                assert gate.wait(PATIENCE_S)
+            gate.set()
+            stop_once(how, run)
+            return {"xs": [run.call(2.0)]}
+
+        def beside(state: Any) -> Any:
+            if order == "stop first":
+                assert gate.wait(PATIENCE_S)
+            said = run.call(4.0)
+            gate.set()
+            return {"xs": [said]}
+
+        graph = run.chain(a=(1.0,), stop=stop, last=(8.0,)).add_node("beside", beside)
+        return graph.add_edge("a", "beside").add_edge("beside", "last").compile(checkpointer=saver)
+
+    with machine.process() as run, contextlib.suppress(ConnectionError):
+        invoke(build(run), {"xs": []}, on("t"), mode)
+    assert run.attained() == [0.0, 1.0]
+    other = process(tmp_path / "no-journal.sqlite") if elsewhere else machine.process()
+    with other as run:
+        run.told = True
+        graph = build(run)
+        out = invoke(graph, Command(resume="x") if how == "interrupt" else None, on("t"), mode)
+        assert sorted(out["xs"]) == ["1.0", "2.0", "4.0", "8.0"]
+        assert run.attained() == [1.0, 5.0], "what joins both follows the longer one"
+        assert run.tickets[0].program_service_s == 5.0
+        assert totals(account_of(graph, on("t"))) == (15.0, 4 * WAIT_S, 13.0, 4)
+        assert BRANCHES not in account_of(graph, on("t"))
+        assert run.edges_to_last() == {"trigger"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_stops_in_one_superstep_keep_the_branch_beside_them(
     machine: Machine, saver: AutellixSaver, mode: str
 ) -> None:
     def build(run: ProcessRun) -> Any:
-        graph = run.chain(a=(1.0,), ask=lambda state: {"xs": [interrupt("?"), run.call(2.0)]})
-        graph.add_node("beside", run.node(4.0))
-        graph.add_edge("a", "beside")
-        return graph.compile(checkpointer=saver)
+        def ask(state: Any) -> Any:
+            return {"xs": [interrupt("?"), interrupt("!"), run.call(2.0)]}
+
+        graph = run.chain(ask=ask, last=(8.0,)).add_node("beside", run.node(4.0))
+        return graph.add_edge(START, "beside").compile(checkpointer=saver)
+
+    for words in (None, "x", "y"):
+        with machine.process() as run:
+            value = {"xs": []} if words is None else Command(resume=words)
+            invoke(build(run), value, on("t"), mode)
+    assert run.attained() == [0.0, 4.0]
+    with machine.process() as run:
+        assert totals(account_of(build(run), on("t"))) == (14.0, 3 * WAIT_S, 12.0, 3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_function_that_goes_on_follows_the_tasks_whose_results_it_takes_up(
+    machine: Machine, saver: AutellixSaver, mode: str
+) -> None:
+    def build(run: ProcessRun) -> Any:
+        @task
+        def draft(cost: float) -> str:
+            return run.call(cost)
+
+        @entrypoint(checkpointer=saver)
+        def letter(cost: float) -> str:
+            said = draft(cost).result()
+            interrupt(said)
+            return run.call(2.0)
+
+        return letter
 
     with machine.process() as run:
-        invoke(build(run), {"xs": []}, on("t"), mode)
-        assert run.attained() == [0.0, 1.0]
+        invoke(build(run), 4.0, on("t"), mode)
+        assert run.attained() == [0.0]
     with machine.process() as run:
-        graph = build(run)
-        out = invoke(graph, Command(resume="x"), on("t"), mode)
-        assert sorted(out["xs"]) == ["1.0", "2.0", "4.0", "x"]
-        assert run.attained() == [1.0]
-        assert run.tickets[0].program_service_s == 5.0
-        assert totals(account_of(graph, on("t")))[0] == 7.0
+        invoke(build(run), Command(resume="x"), on("t"), mode)
+        assert run.attained() == [4.0]
 
 
 @pytest.mark.parametrize("mode", MODES)

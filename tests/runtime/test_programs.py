@@ -176,6 +176,29 @@ def test_a_program_that_ends_frees_its_entry_even_with_calls_under_way(world: Wo
     assert world.document()["status"] == "failed"
 
 
+def test_a_turn_that_ends_leaves_the_other_one_its_entry(world: World) -> None:
+    world.run("a", service_s=1.0)
+    world.programs.program_started("p", "agent")
+    world.begin("p", "b", "a")
+    world.programs.ticket("b")
+    world.programs.program_ended("p", "done", None)
+    entry = world.programs.table.programs["p"]
+    assert set(entry.active) == {"b"}
+    world.end("b", "p", 2.0)
+    assert (entry.service_s, entry.active) == (3.0, {})
+    world.programs.program_ended("p", "done", None)
+    assert not world.programs.table.programs
+
+
+def test_work_left_behind_leaves_no_entry_when_it_is_done(world: World) -> None:
+    world.begin("p", "a")
+    world.programs.program_ended("p", "done", None)
+    world.programs.ticket("a")
+    assert set(world.programs.table.programs) == {"p"}
+    world.end("a", "p", 1.0)
+    assert not world.programs.table.programs
+
+
 def test_a_receipt_of_an_earlier_run_is_ignored(world: World) -> None:
     world.programs.receipt(receipt("from-before", "q", 1.0))
     world.programs.served("from-before")
