@@ -16,6 +16,7 @@ from autellix.runtime import run_command
 from autellix.runtime.engine_loop import EngineLoop
 from autellix.runtime.journal import Journal
 from autellix.runtime.journal_account import Account
+from autellix.runtime.protocols import EngineStats
 from autellix.runtime.run_command import RunRequest, run_request
 from autellix.runtime.settings import Settings
 
@@ -67,7 +68,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     loop = EngineLoop()
     host: Any = SimpleNamespace(
         loop=loop,
-        engine=SimpleNamespace(kind="none", model="none", replicas=1),
+        engine=SimpleNamespace(kind="none", model="none", replicas=1, stats=no_stats),
         chat=SimpleNamespace(send_receipts_to=lambda sink: None, settled=nothing),
         stop=lambda: None,
     )
@@ -86,6 +87,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 async def nothing() -> None:
     pass
+
+
+async def no_stats() -> EngineStats:
+    return EngineStats()
 
 
 class NoRoute:
