@@ -69,7 +69,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     host: Any = SimpleNamespace(
         loop=loop,
         engine=SimpleNamespace(kind="none", model="none", replicas=1, stats=no_stats),
-        chat=SimpleNamespace(send_receipts_to=lambda sink: None, settled=nothing),
+        chat=SimpleNamespace(
+            send_receipts_to=lambda sink: None, send_contents_to=lambda sink: None, settled=nothing
+        ),
         stop=lambda: None,
     )
 
