@@ -56,7 +56,7 @@ async def round_of(calls: int, call: Callable[[int], Awaitable[Any]]) -> dict[st
 
 async def measure(session: Session, *, calls: int, tokens: int, rounds: int) -> dict[str, Any]:
     """Both sides in turns; every round and the medians."""
-    llm = session.host.engine.llm
+    llm = session.host.chat.borrowed
     tokenizer = llm.renderer.tokenizer
     model = ChatAutellix(
         temperature=0, max_tokens=tokens, model_kwargs={"ignore_eos": True, "min_tokens": tokens}

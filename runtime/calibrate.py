@@ -111,14 +111,14 @@ async def _sweep(
     settings: Settings, model: str, served_name: str, note: Callable[[int, int, str], None]
 ) -> tuple[Sweep, dict[str, Any]]:
     set_engine_environment(debug=settings.debug)
-    from .vllm_replica import VllmReplica
+    from .vllm_replica import VllmReplica, check_memory
 
+    check_memory(1)
     replica = await VllmReplica.start(
         model,
         settings.engine_args,
         SchedulerConfig(policy="fcfs"),
         served_name=served_name,
-        debug=settings.debug,
         scheduler_class=LOGGING_SCHEDULER,
     )
     try:

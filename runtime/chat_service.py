@@ -36,11 +36,17 @@ from .vllm_names import (
 
 
 class ChatService:
-    """Chat completions in the OpenAI form, in-process."""
+    """Chat completions in the OpenAI form, in-process.
+
+    Attributes:
+        model: what requests call the model.
+        borrowed: the replica's client whose tokenizer and configuration are used.
+    """
 
     def __init__(self, state: State, front: EngineFront) -> None:
         self.state = state
         self.model = front.engine.model
+        self.borrowed = front.borrowed
         self._front = front
         self._chat = state.openai_serving_chat
         self._application: Any = None

@@ -138,6 +138,17 @@ def run(
         str | None,
         typer.Option(envvar="AUTELLIX_POLICY", help="fcfs, mlfq, plas or atlas. [atlas]"),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(envvar="AUTELLIX_REPLICAS", help="Engines that share the calls. [1]"),
+    ] = None,
+    balancer: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AUTELLIX_BALANCER",
+            help="Which of them serves a call: program, least-used or round-robin. [program]",
+        ),
+    ] = None,
     checkpointer: Annotated[
         str | None,
         typer.Option(
@@ -212,6 +223,8 @@ def run(
             model_map=parse_model_map(model_map or []),
             kv_host_gib=kv_host_gib,
             policy=policy,
+            replicas=replicas,
+            balancer=balancer,
             checkpointer=checkpointer,
             journal=journal,
             trace=trace,

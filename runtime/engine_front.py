@@ -20,6 +20,7 @@ from .served_call import served_call
 from .vllm_names import (
     AsyncLLM,
     EngineClient,
+    EngineDeadError,
     RequestOutput,
     SamplingParams,
     VLLMClientError,
@@ -54,6 +55,7 @@ class EngineFront(EngineClient):
         self.renderer = borrowed.renderer
         self.input_processor = borrowed.input_processor
         self.borrowed = borrowed
+        self._tasks: Any = None
         self.on_receipt: ReceiptSink = _ignore
         self.on_content: ContentSink | None = None
         self._settling: set[asyncio.Task[None]] = set()
@@ -61,22 +63,22 @@ class EngineFront(EngineClient):
     @property
     def is_running(self) -> bool:
         """Whether the engine takes calls."""
-        return self.borrowed.is_running
+        return self.engine.is_serving
 
     @property
     def is_stopped(self) -> bool:
         """Whether the engine has ended."""
-        return self.borrowed.is_stopped
+        return not self.engine.is_serving
 
     @property
     def errored(self) -> bool:
-        """Whether the engine has died."""
-        return self.borrowed.errored
+        """Whether the engine cannot serve any more; a lost replica alone is mended."""
+        return not self.engine.is_serving
 
     @property
     def dead_error(self) -> BaseException:
-        """What the engine died of."""
-        return self.borrowed.dead_error
+        """What is raised where the engine has ended."""
+        return EngineDeadError()
 
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
@@ -148,8 +150,10 @@ class EngineFront(EngineClient):
             await asyncio.wait(self._settling)
 
     async def get_supported_tasks(self) -> Any:
-        """What the model can do."""
-        return await self.borrowed.get_supported_tasks()
+        """What the model can do; asked once, of a replica that may be lost later."""
+        if self._tasks is None:
+            self._tasks = await self.borrowed.get_supported_tasks()
+        return self._tasks
 
     async def abort(self, request_id: Any) -> None:
         """Abort one call or several."""
@@ -158,7 +162,8 @@ class EngineFront(EngineClient):
 
     async def check_health(self) -> None:
         """Raise where the engine is not well."""
-        await self.borrowed.check_health()
+        if self.errored:
+            raise self.dead_error
 
     def shutdown(self, timeout: float | None = None) -> None:
         """Nothing: the engine belongs to its host."""

@@ -1,20 +1,26 @@
-"""The engine of this process: its event loop, the replica and the chat front end over it."""
+"""The engine of this process: its event loop, the replicas and the chat front end over them."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import multiprocessing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..scheduler.balancers import balancer_named
 from .engine_loop import EngineLoop
-from .engine_start import set_engine_environment
+from .engine_start import EngineProcesses, set_engine_environment
 from .models import DEFAULT_MODEL, resolve_model
 from .protocols import Engine
+from .replica_pool import ReplicaPool
 from .settings import Settings
 
 if TYPE_CHECKING:
     from .chat_service import ChatService
+
+    _Engine = tuple[ReplicaPool, ChatService, EngineProcesses]
 
 _STOP_TIMEOUT_S = 30.0
 _GIVE_UP_S = 0.5
@@ -24,10 +30,17 @@ ENGINE_PROCESS = "EngineCore"  # what vLLM calls the processes that it starts he
 class EngineHost:
     """Started once, used by one session after the other, stopped once."""
 
-    def __init__(self, loop: EngineLoop, engine: Engine, chat: ChatService) -> None:
+    def __init__(
+        self,
+        loop: EngineLoop,
+        engine: Engine,
+        chat: ChatService,
+        processes: EngineProcesses | None = None,
+    ) -> None:
         self.loop = loop
         self.engine = engine
         self.chat = chat
+        self._processes = processes
         self._stopped = False
 
     @classmethod
@@ -41,7 +54,7 @@ class EngineHost:
         model = resolve_model(settings.model, progress=not settings.quiet)
         loop = EngineLoop()
         try:
-            engine, chat = loop.run(_start(settings, str(model), served_name))
+            engine, chat, processes = loop.run(_start(settings, str(model), served_name))
         except BaseException:
             # Interrupted or failed half-way: what has been spawned so far ends here, and the rest
             # of the start, which may be in the middle of an import, is not waited for.
@@ -50,30 +63,56 @@ class EngineHost:
                     child.kill()
             loop.close(timeout_s=_GIVE_UP_S)
             raise
-        return cls(loop, engine, chat)
+        host = cls(loop, engine, chat, processes)
+        # Before multiprocessing ends its children, which would look like the loss of a replica.
+        atexit.register(host.stop)
+        return host
 
     def stop(self) -> None:
         """Stop the engine and leave no process behind; safe to call twice."""
         if self._stopped:
             return
         self._stopped = True
+        atexit.unregister(self.stop)
         with contextlib.suppress(TimeoutError):
             self.loop.submit(self.engine.stop()).result(timeout=_STOP_TIMEOUT_S)
         self.loop.close()
+        if self._processes is not None:
+            self._processes.close()
 
 
-async def _start(settings: Settings, model: str, served_name: str) -> tuple[Engine, ChatService]:
-    set_engine_environment(debug=settings.debug)
+async def _start(settings: Settings, model: str, served_name: str) -> _Engine:
+    set_engine_environment(debug=settings.debug, replicas=settings.replicas)
     from .chat_service import ChatService
     from .host_tier import with_host_tier
-    from .vllm_replica import VllmReplica
+    from .vllm_replica import VllmReplica, check_memory, devices_of
 
     await asyncio.sleep(0)  # the imports took seconds: who has given up since gets no engine
-    replica = await VllmReplica.start(
-        model,
-        with_host_tier(settings.engine_args, settings.kv_host_gib),
-        settings.scheduler_config(),
-        served_name=served_name,
-        debug=settings.debug,
-    )
-    return replica, await ChatService.create(replica, replica.llm)
+    check_memory(settings.replicas)
+    processes = EngineProcesses(debug=settings.debug)
+    arguments = with_host_tier(settings.engine_args, settings.kv_host_gib, settings.replicas)
+
+    async def start(index: int) -> VllmReplica:
+        return await VllmReplica.start(
+            model,
+            arguments,
+            replace(settings.scheduler_config(), replica=index),
+            served_name=served_name,
+            processes=processes,
+            devices=devices_of(index, settings.replicas, settings.engine_args),
+        )
+
+    try:
+        pool = await ReplicaPool.start(
+            start,
+            settings.replicas,
+            balancer_named(settings.balancer),
+            kind=VllmReplica.kind,
+            model=served_name,
+        )
+        first = pool.slots[0].replica
+        assert isinstance(first, VllmReplica)
+        return pool, await ChatService.create(pool, first.llm), processes
+    except BaseException:
+        processes.close()
+        raise

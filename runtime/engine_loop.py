@@ -10,8 +10,8 @@ import concurrent.futures
 import contextlib
 import queue
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any, TypeVar, cast
 
 from autellix.errors import EngineStoppedError
 
@@ -52,6 +52,11 @@ class EngineLoop:
             work.close()
             raise EngineStoppedError("The engine has been stopped; start a new session.")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Have ``function`` called on the loop soon; nothing where the loop has ended."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` and block until it is done; Ctrl-C cancels it.
@@ -126,6 +131,32 @@ class EngineLoop:
             self._thread.join(timeout_s)
             if not self._thread.is_alive():
                 self._loop.close()
+
+
+async def in_thread(work: Callable[[], T], *, name: str) -> T:
+    """Run blocking ``work`` in a thread of its own that nobody waits for at the process's end."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def resolve(result: T | None, error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(cast("T", result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as cause:
+            error = cause
+        with contextlib.suppress(RuntimeError):  # the loop has been closed since
+            loop.call_soon_threadsafe(resolve, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await future
 
 
 def _on_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

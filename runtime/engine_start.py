@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +19,7 @@ from typing import Any
 from . import replica_process
 from .machine import available_memory_gib, cores
 from .replica_process import SCRATCH_VARIABLE
+from .scratch import Scratch
 
 # On this few cores, pinning threads to cores only makes processes queue for them.
 _FEW_CORES = 8
@@ -37,8 +39,13 @@ def new_log() -> Path:
     return state_folder() / f"engine-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
 
 
-def set_engine_environment(*, debug: bool) -> None:
-    """Defaults that vLLM reads from the environment when it is imported; the user's own stay."""
+def set_engine_environment(*, debug: bool, replicas: int = 1) -> None:
+    """Defaults that vLLM reads from the environment when it is imported; the user's own stay.
+
+    Args:
+        debug: whether vLLM is to tell what it does.
+        replicas: on a CPU they share its cores and its memory.
+    """
     defaults = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_DO_NOT_TRACK": "1",
@@ -47,11 +54,14 @@ def set_engine_environment(*, debug: bool) -> None:
         "TOKENIZERS_PARALLELISM": "false",
     }
     if is_cpu_build():
-        defaults["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(4, int(available_memory_gib() / 6))))
+        kv_gib = int(available_memory_gib() / 6 / replicas)
+        defaults["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, min(4, kv_gib)))
+        if replicas > 1:
+            defaults["OMP_NUM_THREADS"] = str(max(1, cores() // replicas))
         # Threads that spin for long starve each other as soon as anything else runs here; threads
         # that never do are woken too late, hundreds of times a step. So they spin for some 20 us.
         defaults["GOMP_SPINCOUNT"] = "20000"
-        if cores() <= _FEW_CORES:
+        if replicas > 1 or cores() <= _FEW_CORES:
             defaults["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -82,38 +92,73 @@ def log_vllm_to(log: Path) -> None:
     logger.propagate = False
 
 
-@contextlib.contextmanager
-def engine_processes(scratch: Path, log: Path | None, *, compiling: bool = True) -> Iterator[None]:
-    """Processes spawned inside log to ``log`` and know nothing of the terminal or the script.
+class EngineProcesses:
+    """Where the processes of an engine's replicas start; all starts under way share it.
+
+    Processes spawned inside :meth:`starting` know nothing of the terminal or the script:
 
     1. Ctrl-C goes to every process of the terminal's group; the engine must outlive it long enough
        to be stopped in order. A blocked signal mask is inherited by all descendants.
-    2. Their output goes to ``log``; None leaves it on the terminal.
+    2. Their output goes to a log; with ``debug`` it stays on the terminal.
     3. They do not import the user's script: without an ``if __name__ == "__main__"`` it would run
        once more in every process. In its place they import ``replica_process``, which ends them
        when this process ends.
-    4. Their sockets and temporary files lie in ``scratch``, not loose among others.
+    4. Their sockets and temporary files lie in a folder of their own, not loose among others.
     5. Without ``compiling`` they compile nothing, not even the small functions that vLLM compiles
        when a request first needs them, as for log probabilities: with a C++ compiler that takes
        many seconds, in the middle of a call and of all others.
+
+    Args:
+        debug: leave their output on the terminal.
     """
-    with contextlib.ExitStack() as stack:
+
+    def __init__(self, *, debug: bool) -> None:
+        self._debug = debug
+        self._folder = Scratch()
+        self._scratch = Path(self._folder.name)
+        self._lock = threading.Lock()
+        self._starts = 0
+        self._conditions = contextlib.ExitStack()
+        self._log: Path | None = None
+
+    @contextlib.contextmanager
+    def starting(self, *, compiling: bool = True) -> Iterator[Path | None]:
+        """Conditions for a start, in this thread and all it spawns; the log that it writes to."""
+        with self._lock:
+            if not self._starts:
+                self._conditions = self._set_conditions(compiling)
+            self._starts += 1
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        stack.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+        try:
+            yield self._log
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            with self._lock:
+                self._starts -= 1
+                if not self._starts:
+                    self._conditions.close()
+
+    def _set_conditions(self, compiling: bool) -> contextlib.ExitStack:
+        stack = contextlib.ExitStack()
         stack.enter_context(_main_module_of_children(replica_process.__name__))
         if SCRATCH_VARIABLE not in os.environ:
-            os.environ[SCRATCH_VARIABLE] = str(scratch)
+            os.environ[SCRATCH_VARIABLE] = str(self._scratch)
             stack.callback(os.environ.pop, SCRATCH_VARIABLE, None)
         if not compiling and _NO_COMPILING not in os.environ:
             os.environ[_NO_COMPILING] = "1"
             stack.callback(os.environ.pop, _NO_COMPILING, None)
-        if log is not None:
-            launcher = scratch / "python"
-            launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@" >>"{log}" 2>&1\n')
+        self._log = None if self._debug else new_log()
+        if self._log is not None:
+            launcher = self._scratch / "python"
+            launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@" >>"{self._log}" 2>&1\n')
             launcher.chmod(0o700)
             multiprocessing.set_executable(str(launcher))
             stack.callback(multiprocessing.set_executable, sys.executable)
-        yield
+        return stack
+
+    def close(self) -> None:
+        """Remove the folder; the processes have ended."""
+        self._folder.cleanup()
 
 
 @contextlib.contextmanager

@@ -16,13 +16,16 @@ _SHARE_OF_FREE = 0.5
 _MOST_GIB = 64
 
 
-def with_host_tier(given: Mapping[str, Any], host_gib: float | None) -> dict[str, Any]:
+def with_host_tier(
+    given: Mapping[str, Any], host_gib: float | None, replicas: int = 1
+) -> dict[str, Any]:
     """Engine arguments with the host tier of the KV cache turned on, where it is wanted.
 
     Args:
         given: arguments of vLLM's engine.
         host_gib: host memory for KV, GiB; 0 turns it off. None is the default: half of the memory
             that is free, at most 64 GiB, where there is a GPU, and nothing on a CPU.
+        replicas: how many share it.
 
     Raises:
         SettingsError: there is not so much memory, or the arguments name a KV connector too.
@@ -44,7 +47,7 @@ def with_host_tier(given: Mapping[str, Any], host_gib: float | None) -> dict[str
         )
     from ..kernels.offload import transfer_config
 
-    return {**given, _ARGUMENT: transfer_config(int(gib * 2**30))}
+    return {**given, _ARGUMENT: transfer_config(int(gib * 2**30 / replicas))}
 
 
 def default_host_gib() -> int:

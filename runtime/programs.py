@@ -41,6 +41,7 @@ class Programs:
         record: takes every event.
         now: seconds since the run's start.
         stop_call: asks the engine to stop a call that its program has given up.
+        forget: tells the engine that a program has ended.
         threads: keeps the accounts of threads; by default in the journal of the user.
     """
 
@@ -50,6 +51,7 @@ class Programs:
         record: RunRecord,
         now: Callable[[], float],
         stop_call: Callable[[str], None],
+        forget: Callable[[str], None],
         threads: ThreadAccounts | None = None,
     ) -> None:
         self.record = record
@@ -58,6 +60,7 @@ class Programs:
         self.store = RunningStore(self.threads)
         self._now = now
         self._stop_call = stop_call
+        self._forget = forget
         self._lock = threading.RLock()
         self._program_of: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._tools: dict[str, tuple[str, str, float]] = {}
@@ -86,6 +89,7 @@ class Programs:
                 ProgramEnded(at_s=self._now(), program=program, status=status, error=error)
             )
             self.threads.end_turn(program, status)
+        self._forget(program)
 
     def _close_if_over(self, program: str) -> None:
         """Free the entry of a program without a turn, whether or not it was there any more."""

@@ -104,7 +104,16 @@ class Engine(Protocol):
 
     kind: str
     model: str
-    replicas: int
+
+    @property
+    def replicas(self) -> int:
+        """How many replicas there are."""
+        ...
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether calls are taken, now or once a replica that is being started is there."""
+        ...
 
     def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
         """Run a call; chunks as they come, the last one with the receipt.
@@ -119,6 +128,10 @@ class Engine(Protocol):
         """Stop a call, free what it holds; its receipt so far, None if it is not known."""
         ...
 
+    def forget(self, program: str) -> None:
+        """The program has ended: nothing need be kept for its next call."""
+        ...
+
     async def drain(self) -> None:
         """Take no new calls and return when the last one has ended."""
         ...
@@ -128,7 +141,11 @@ class Engine(Protocol):
         ...
 
     async def stats(self) -> EngineStats:
-        """What the engine is doing now."""
+        """What the engine is doing now, all replicas together."""
+        ...
+
+    async def stats_of_replicas(self) -> Sequence[EngineStats]:
+        """What each replica is doing now, in the order of their indices."""
         ...
 
 

@@ -90,6 +90,11 @@ class ReplicaPool:
         """How many places there are."""
         return len(self.slots)
 
+    @property
+    def is_serving(self) -> bool:
+        """See ``Engine.is_serving``."""
+        return self._accepting and any(slot.may_serve_again for slot in self.slots)
+
     async def scale(self, replicas: int) -> None:
         """Have that many replicas: new ones are started, the last ones drained and stopped.
 
@@ -187,7 +192,7 @@ class ReplicaPool:
             if any(slot.state == "serving" for slot in self.slots):
                 loads = [slot.load for slot in self.slots]
                 return self.slots[self._balancer.place(ticket.program, ticket.prompt_tokens, loads)]
-            if not self._accepting or not any(slot.may_serve_again for slot in self.slots):
+            if not self.is_serving:
                 raise EngineStoppedError(
                     "No replica serves any more; the engine's log says why. Start the run again."
                 )

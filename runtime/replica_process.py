@@ -1,7 +1,7 @@
 """What every process of a replica runs first: a guard against orphans and slow ends.
 
 multiprocessing imports a child's main module before anything else; a replica's processes get this
-one in place of the user's script (:func:`~.engine_start.engine_processes`), and so do the
+one in place of the user's script (:class:`~.engine_start.EngineProcesses`), and so do the
 processes that they start themselves. It must stay light: it is in the way of every start.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import getpass
 import multiprocessing
 import os
@@ -23,9 +24,11 @@ from pathlib import Path
 
 SCRATCH_VARIABLE = "VLLM_RPC_BASE_PATH"  # where vLLM puts its sockets
 SCRATCH_PREFIX = "autellix-"
+OWNER_LOCK = "owner"  # in that folder; held while the process lives that made it
 # An engine that has nothing to do ends in order within a second.
 _GRACE_S = 2
 _LOOK_AGAIN_S = 0.02
+_OWNER_LOOKS = 25  # an ending owner's lock goes a moment after the owner
 
 
 def end_with_parent() -> None:
@@ -63,9 +66,18 @@ def _scratch() -> Path | None:
 
 
 def _remove_scratch() -> None:
-    scratch = _scratch()
-    if scratch is not None:
-        shutil.rmtree(scratch, ignore_errors=True)
+    """Remove the folder of temporary files if it is the owner that has ended.
+
+    Where a parent in between was killed, an engine core, other replicas still use it.
+    """
+    if (scratch := _scratch()) is None:
+        return
+    for _ in range(_OWNER_LOOKS):
+        with contextlib.suppress(OSError), (scratch / OWNER_LOCK).open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(scratch, ignore_errors=True)
+            return
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def _end_now() -> None:

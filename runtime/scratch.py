@@ -14,11 +14,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from .replica_process import SCRATCH_PREFIX
+from .replica_process import OWNER_LOCK, SCRATCH_PREFIX
 
 # A socket's path has at most 107 characters, of which its folder's and its own name take 55.
 _LONGEST_SOCKET_FOLDER = 50
-_LOCK = "owner"
 
 
 class Scratch(tempfile.TemporaryDirectory[str]):
@@ -29,10 +28,10 @@ class Scratch(tempfile.TemporaryDirectory[str]):
         _remove_abandoned(where)
         super().__init__(prefix=SCRATCH_PREFIX, dir=where, ignore_cleanup_errors=True)
         # Locked before it has the name by which others look for it.
-        unnamed = Path(self.name) / f".{_LOCK}"
+        unnamed = Path(self.name) / f".{OWNER_LOCK}"
         self._lock = unnamed.open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        unnamed.rename(unnamed.with_name(_LOCK))
+        unnamed.rename(unnamed.with_name(OWNER_LOCK))
 
     def cleanup(self) -> None:
         """Remove the folder; safe to call twice."""
@@ -49,7 +48,7 @@ def _temporary_folder() -> Path:
 
 def _remove_abandoned(where: Path) -> None:
     """Remove the folders of our form whose lock nobody holds: their runs were killed."""
-    for lock in where.glob(f"{SCRATCH_PREFIX}*/{_LOCK}"):
+    for lock in where.glob(f"{SCRATCH_PREFIX}*/{OWNER_LOCK}"):
         with contextlib.suppress(OSError), lock.open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock.parent, ignore_errors=True)

@@ -60,6 +60,7 @@ class Session:
             self.record,
             self.now,
             self._stop_call,
+            self._forget,
             ThreadAccounts(settings.journal or default_journal()),
         )
         self.recorder = Recorder(self.programs, self.programs)
@@ -218,6 +219,10 @@ class Session:
         stop = self._stops.get(call)
         if stop is not None:
             stop()
+
+    def _forget(self, program: str) -> None:
+        if self._started and not self._closed:
+            self.loop.call(self.host.engine.forget, program)
 
     def model_for(self, name: str | None) -> str:
         """The engine's model for the name that a request gives."""

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from autellix.errors import SettingsError
 
+from ..scheduler.balancers import BALANCER_NAMES
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.policies import POLICIES
 
@@ -35,6 +36,8 @@ class Settings:
         model_map: the engine's model by the names that programs give it.
         kv_host_gib: host memory that keeps KV, GiB; 0 does without, None leaves it to the machine.
         policy: scheduling policy; one of ``POLICY_NAMES``.
+        replicas: how many engines share the calls.
+        balancer: which of them serves a call; one of ``BALANCER_NAMES``.
         checkpointer: where graphs that bring no checkpointer keep their threads: "memory",
             "sqlite:PATH" or "postgres:URL"; None gives them none.
         journal: file that keeps what threads have used up; None is the user's own.
@@ -51,6 +54,8 @@ class Settings:
     model_map: Mapping[str, str] = field(default_factory=dict)
     kv_host_gib: float | None = None
     policy: str = "atlas"
+    replicas: int = 1
+    balancer: str = "program"
     checkpointer: str | None = None
     journal: Path | None = None
     trace: Path | None = None
@@ -73,6 +78,13 @@ class Settings:
             raise SettingsError(
                 f"--kv-host-gib is a number of GiB from 0 on, got {self.kv_host_gib:g}."
             )
+        if self.replicas < 1:
+            raise SettingsError(f"--replicas must be at least 1, got {self.replicas}.")
+        if self.balancer not in BALANCER_NAMES:
+            raise SettingsError(
+                f"There is no balancer {self.balancer!r}; choose one of: "
+                f"{', '.join(BALANCER_NAMES)}."
+            )
 
     def scheduler_config(self) -> SchedulerConfig:
         """The scheduler's configuration under these settings."""
@@ -94,6 +106,8 @@ class Settings:
             values["model_map"] = parse_model_map(found["model_map"].split())
         if "kv_host_gib" in found:
             values["kv_host_gib"] = _gib(variable_of("kv_host_gib"), found["kv_host_gib"])
+        if "replicas" in found:
+            values["replicas"] = _whole(variable_of("replicas"), found["replicas"])
         for name in ("journal", "trace"):
             if name in found:
                 values[name] = Path(found[name])
@@ -157,6 +171,13 @@ def _gib(name: str, raw: str) -> float:
         return float(raw)
     except ValueError:
         raise SettingsError(f"{name} is a number of GiB, got {raw!r}; for example 16.") from None
+
+
+def _whole(name: str, raw: str) -> int:
+    try:
+        return int(raw)
+    except ValueError:
+        raise SettingsError(f"{name} is a whole number, got {raw!r}.") from None
 
 
 def _flag(name: str, raw: str) -> bool:

@@ -6,6 +6,8 @@ Importing this module imports vLLM (seconds), so only the replica and its front 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from multiprocessing.process import BaseProcess
+from typing import Any, cast
 
 from autellix.errors import VersionError
 
@@ -58,6 +60,22 @@ except RuntimeError as cause:
         "not fit the installed torch: pip uninstall -y torchvision torchaudio torchcodec."
     ) from cause
 
+
+def core_processes(llm: AsyncLLM) -> list[BaseProcess]:
+    """The processes of a replica's engine core.
+
+    Raises:
+        VersionError: vLLM keeps them elsewhere.
+    """
+    try:
+        return list(cast("Any", llm.engine_core).resources.engine_manager.processes)
+    except AttributeError as cause:
+        raise VersionError(
+            f"vLLM {_installed} does not say which processes it started ({cause}). This release "
+            f"was tested with vLLM {TESTED}.*; install that version."
+        ) from cause
+
+
 __all__ = [
     "TESTED",
     "AsyncEngineArgs",
@@ -75,6 +93,7 @@ __all__ = [
     "SamplingParams",
     "VLLMClientError",
     "build_app",
+    "core_processes",
     "current_platform",
     "init_app_state",
     "installed_version",

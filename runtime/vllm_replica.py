@@ -8,17 +8,16 @@ import dataclasses
 import difflib
 import multiprocessing
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from autellix.errors import (
-    AutellixError,
     CallError,
     EngineError,
     EngineStartError,
     EngineStoppedError,
+    ReplicaLostError,
     SettingsError,
 )
 
@@ -26,16 +25,15 @@ from ..scheduler.config import SchedulerConfig
 from ..scheduler.step_log import Step
 from ..scheduler.tickets import Receipt
 from .call_errors import call_error
+from .engine_loop import in_thread
 from .engine_start import (
-    engine_processes,
+    EngineProcesses,
     log_vllm_to,
-    new_log,
     state_folder,
     threads_are_bound,
 )
 from .machine import available_memory_gib
 from .protocols import EngineCall, EngineChunk, EngineStats
-from .scratch import Scratch
 from .vllm_names import (
     AsyncEngineArgs,
     AsyncLLM,
@@ -43,6 +41,7 @@ from .vllm_names import (
     EngineGenerateError,
     RequestOutput,
     VLLMClientError,
+    core_processes,
     current_platform,
 )
 
@@ -101,6 +100,30 @@ def engine_args(
     )
 
 
+def compiles(args: AsyncEngineArgs) -> bool:
+    """Whether the engine is to compile its model, rather than to run it as it is."""
+    return not (args.enforce_eager and current_platform.is_cpu())
+
+
+def devices_of(index: int, replicas: int, given: Mapping[str, Any]) -> list[int] | None:
+    """GPUs of a replica: as many as one needs, beginning where the one before it ends.
+
+    Args:
+        index: of the replica.
+        replicas: how many there are.
+        given: arguments of vLLM's engine.
+
+    Returns:
+        None where vLLM is to choose: one replica, a CPU, or devices that were given by hand. With
+        fewer GPUs than the replicas need, they share them in turns.
+    """
+    if replicas == 1 or current_platform.is_cpu() or "device_ids" in given:
+        return None
+    size = int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1))
+    count = current_platform.device_count()
+    return [(index * size + rank) % count for rank in range(size)]
+
+
 class VllmReplica:
     """One vLLM replica; satisfies ``Engine``. Its methods belong to the engine's event loop."""
 
@@ -108,16 +131,16 @@ class VllmReplica:
     replicas = 1
 
     def __init__(
-        self, llm: AsyncLLM, model: str, index: int = 0, *, scratch: TemporaryDirectory[str]
+        self, llm: AsyncLLM, model: str, index: int = 0, own: EngineProcesses | None = None
     ) -> None:
         self.llm = llm
+        self._own = own
         self.model = model
         self.index = index
         self._live: set[str] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._accepting = True
-        self._scratch = scratch
         self._stopped = False
 
     @classmethod
@@ -128,41 +151,57 @@ class VllmReplica:
         scheduler: SchedulerConfig,
         *,
         served_name: str,
-        debug: bool = False,
+        processes: EngineProcesses | None = None,
+        devices: Sequence[int] | None = None,
         scheduler_class: str = _SCHEDULER,
     ) -> VllmReplica:
         """Start the replica's processes and wait until they serve.
 
         Args:
+            model: name or folder of the model.
+            given: arguments of vLLM's engine.
+            scheduler: settings; they name the replica's index.
+            served_name: what requests call the model.
+            processes: where they start; None makes a place of the replica's own.
+            devices: indices of the GPUs that are the replica's own; None leaves them to vLLM.
             scheduler_class: dotted name of :class:`ProgramScheduler` or a kind of it.
 
         Raises:
             EngineStartError: it did not come up; the message names the likely cause and the log.
             SettingsError: bad engine arguments.
         """
-        _check_memory()
-        logfile = None if debug else new_log()
-        scratch = Scratch()
+        args = engine_args(
+            model, given, scheduler, served_name=served_name, scheduler_class=scheduler_class
+        )
+        if devices is not None:
+            args.device_ids = list(devices)
+        own = EngineProcesses(debug=False) if processes is None else None
+        place = processes or own
+        assert place is not None
+
+        def construct() -> AsyncLLM:
+            with place.starting(compiling=compiles(args)) as log:
+                try:
+                    return AsyncLLM.from_engine_args(args)
+                except Exception as cause:
+                    raise _start_error(model, cause, log) from cause
+                finally:
+                    if log is not None:
+                        # Not earlier: vLLM sets its loggers up anew when an engine starts.
+                        log_vllm_to(log)
+
         try:
-            args = engine_args(
-                model,
-                given,
-                scheduler,
-                served_name=served_name,
-                scheduler_class=scheduler_class,
-            )
-            compiling = not (args.enforce_eager and current_platform.is_cpu())
-            with engine_processes(Path(scratch.name), logfile, compiling=compiling):
-                llm = AsyncLLM.from_engine_args(args)
-        except BaseException as cause:
-            scratch.cleanup()
-            if isinstance(cause, AutellixError) or not isinstance(cause, Exception):
-                raise
-            raise _start_error(model, cause, logfile) from cause
-        if logfile is not None:
-            # Not earlier: vLLM sets its loggers up anew when an engine starts.
-            log_vllm_to(logfile)
-        return cls(llm, served_name, scratch=scratch)
+            llm = await in_thread(construct, name=f"autellix-start-{scheduler.replica}")
+        except BaseException:
+            if own is not None:
+                own.close()
+            raise
+        return cls(llm, served_name, scheduler.replica, own)
+
+    @property
+    def is_serving(self) -> bool:
+        """See ``Engine.is_serving``."""
+        return self._accepting and not self.llm.errored
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
         """See ``Engine.generate``."""
@@ -185,7 +224,7 @@ class VllmReplica:
         except EngineDeadError as cause:
             if not self._accepting:
                 raise EngineStoppedError("The engine was stopped while the call ran.") from cause
-            raise EngineStoppedError(
+            raise ReplicaLostError(
                 "The engine's process died; its log is in the folder "
                 f"{state_folder()}. Start the run again; --debug shows the engine's log."
             ) from cause
@@ -218,6 +257,13 @@ class VllmReplica:
         if wire is None:
             return None
         return dataclasses.replace(Receipt.from_wire(wire), replica=self.index)
+
+    def forget(self, program: str) -> None:
+        """See ``Engine.forget``; a replica keeps nothing for a program but what its cache holds."""
+
+    async def stats_of_replicas(self) -> Sequence[EngineStats]:
+        """See ``Engine.stats_of_replicas``."""
+        return (await self.stats(),)
 
     async def stats(self) -> EngineStats:
         """See ``Engine.stats``."""
@@ -274,22 +320,58 @@ class VllmReplica:
         # Once more when it is collected, which at the interpreter's end is too late.
         self.llm.shutdown = _nothing
         multiprocessing.active_children()  # collects those that have ended
-        self._scratch.cleanup()
+        if self._own is not None:
+            self._own.close()
+
+    async def lost(self) -> None:
+        """See ``Replica.lost``."""
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        sentinels = [process.sentinel for process in core_processes(self.llm)]
+        for sentinel in sentinels:
+            loop.add_reader(sentinel, _resolve, ended)
+        try:
+            await ended
+        finally:
+            for sentinel in sentinels:
+                loop.remove_reader(sentinel)
+
+    async def kill(self) -> None:
+        """See ``Replica.kill``; its tokenizer lives on, which the chat front end may have lent."""
+        self._stopped = True
+        for process in core_processes(self.llm):
+            process.kill()
+        self.llm.output_processor.propagate_error(EngineDeadError())
+        self.llm.engine_core.shutdown()
+        if self.llm.output_handler is not None:
+            self.llm.output_handler.cancel()
+        self.llm.shutdown = _nothing
+        multiprocessing.active_children()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def _nothing(timeout: float | None = None) -> None:
     pass
 
 
-def _check_memory() -> None:
-    """Refuse early, in words, what would otherwise end in the kernel's memory killer."""
+def check_memory(replicas: int) -> None:
+    """Refuse early, in words, what would otherwise end in the kernel's memory killer.
+
+    Raises:
+        EngineStartError: so many replicas do not fit.
+    """
     if not current_platform.is_cpu():
         return
     kv_gib = float(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or 4)
-    need, have = kv_gib + _PROCESSES_GIB, available_memory_gib()
+    need, have = replicas * (kv_gib + _PROCESSES_GIB), available_memory_gib()
     if have < need:
+        who = "the engine needs" if replicas == 1 else f"{replicas} replicas need"
         raise EngineStartError(
-            f"Not enough memory: the engine needs about {need:.1f} GiB, {kv_gib:.0f} GiB of them "
+            f"Not enough memory: {who} about {need:.1f} GiB, {replicas * kv_gib:.0f} GiB of them "
             f"for the KV cache, and {have:.1f} GiB are free. Free some, or set "
             "VLLM_CPU_KVCACHE_SPACE to fewer GiB."
         )

@@ -113,6 +113,8 @@ _BALANCERS: dict[str, type[ProgramLocality] | type[LeastUsed] | type[RoundRobin]
     "round-robin": RoundRobin,
 }
 
+BALANCER_NAMES = tuple(_BALANCERS)
+
 
 def balancer_named(name: str) -> Balancer:
     """A new balancer: ``program`` (Algorithm 2), ``least-used`` or ``round-robin``.
@@ -123,5 +125,5 @@ def balancer_named(name: str) -> Balancer:
     try:
         return _BALANCERS[name]()
     except KeyError:
-        names = ", ".join(_BALANCERS)
+        names = ", ".join(BALANCER_NAMES)
         raise SettingsError(f"balancer must be one of {names}, got {name!r}") from None

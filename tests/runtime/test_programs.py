@@ -22,13 +22,20 @@ class World:
     policy: str = "atlas"
     now: float = 0.0
     stopped: list[str] = field(default_factory=list)
+    forgotten: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.record = RunRecord()
         start = RunStarted(clock_s=0.0, engine="none", model="none", replicas=1, policy=self.policy)
         self.record.apply(start)
         policy = policy_named(self.policy)
-        self.programs = Programs(policy, self.record, lambda: self.now, self.stopped.append)
+        self.programs = Programs(
+            policy,
+            self.record,
+            lambda: self.now,
+            self.stopped.append,
+            self.forgotten.append,
+        )
 
     def begin(self, program: str, call: str, *parents: str, kind: str = "llm") -> None:
         given = tuple(Parent(id=parent, kind="order") for parent in parents)
@@ -106,6 +113,7 @@ def test_the_next_turn_goes_on_from_where_the_last_one_ended(world: World) -> No
     world.run("a", service_s=1.0)
     world.programs.program_ended("p", "done", None)
     assert not world.programs.table.programs
+    assert world.forgotten == ["p"]
     world.programs.program_started("p", "agent")
     assert world.run("b", "a", service_s=1.0) == 1.0
     assert world.programs.table.programs["p"].service_s == 2.0

@@ -82,7 +82,7 @@ def test_too_little_memory_is_told_before_anything_starts(monkeypatch: pytest.Mo
     monkeypatch.setattr(vllm_replica.current_platform, "is_cpu", lambda: True)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
     with pytest.raises(EngineStartError) as raised:
-        vllm_replica._check_memory()
+        vllm_replica.check_memory(1)
     message = str(raised.value)
     assert "6.0 GiB" in message
     assert "2.5 GiB are free" in message
