@@ -16,12 +16,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from autellix.errors import UsageError
-from autellix.runtime.calibrate_fit import StepFit, fit_steps
+from autellix.runtime.calibrate_fit import Point, fit_steps
 from autellix.scheduler.engine_model import EngineModel
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.step_log import Step
@@ -52,10 +52,10 @@ def main(arguments: Sequence[str]) -> None:
     pieces = _pieces(options.json)
     engine = RealEngine.start(seats=options.seats, kv_tokens=options.kv_tokens)
     try:
-        fit = _calibrated(engine)
+        points = _calibrated(engine)
         for load in loads:
             piece = _piece(engine, served, policies, load, options)
-            pieces[f"{served.name}/{load:g}"] = {**piece, "fit": fit.to_dict()}
+            pieces[f"{served.name}/{load:g}"] = {**piece, "points": [asdict(p) for p in points]}
             if options.json:
                 write_result(options.json, result_document(goal=GOAL, pieces=pieces))
     finally:
@@ -86,15 +86,15 @@ def _pieces(path: Path | None) -> dict[str, Any]:
     return json.loads(path.read_text())["pieces"]
 
 
-def _calibrated(engine: RealEngine) -> StepFit:
-    """Give the engine's model the step times that it has now."""
+def _calibrated(engine: RealEngine) -> list[Point]:
+    """Give the engine's model the step times that it has now; what was measured."""
     points, between_s = engine.sweep(lambda number, of, name: print(f"calibrate: {name}"))
     fit = fit_steps(points)
     step = replace(fit.step, a=fit.step.a + between_s)
     engine.model = replace(engine.model, step=step)
     errors = ", ".join(f"{region} {found.median:.1%}" for region, found in fit.residuals.items())
     print(f"{step}, between steps {between_s:.4f} s; median errors: {errors}", flush=True)
-    return fit
+    return points
 
 
 def _piece(

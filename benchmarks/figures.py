@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,11 +30,27 @@ def require_matplotlib() -> None:
         raise UsageError("--plots needs matplotlib; install it with: pip install 'autellix[bench]'")
 
 
-def draw_sweep(runs: Sequence[Run], folder: Path) -> None:
-    """Latency against the rate: mean, P95, P99; and what :func:`draw_replay` draws."""
+def draw(runs: Sequence[Run], folder: Path, *, sweep: bool) -> None:
+    """All figures; of several workloads each in a folder of its own.
+
+    Args:
+        sweep: latency against the rate too.
+    """
+    by_workload: dict[str, list[Run]] = {}
+    for run in runs:
+        by_workload.setdefault(run.cell["workload"], []).append(run)
+    for name, mine in by_workload.items():
+        place = folder if len(by_workload) == 1 else folder / re.sub(r"[^\w.-]+", "_", name)
+        if sweep:
+            _draw_latencies(mine, place)
+        _draw_runs(mine, place)
+
+
+def _draw_latencies(runs: Sequence[Run], folder: Path) -> None:
+    """Latency against the rate: mean, P95, P99."""
     for name, (key, label) in _METRICS.items():
 
-        def draw(axes: Any, key: str = key) -> None:
+        def latencies(axes: Any, key: str = key) -> None:
             for policy in _policies(runs):
                 grouped: dict[Any, list[Run]] = {}
                 for run in runs:
@@ -45,11 +62,10 @@ def draw_sweep(runs: Sequence[Run], folder: Path) -> None:
                 axes.plot(rates, values, marker="o", markersize=3, label=policy)
             axes.set_yscale("log")
 
-        _figure(folder / f"{name}.png", draw, "programs/s", label)
-    draw_replay(runs, folder)
+        _figure(folder / f"{name}.png", latencies, "programs/s", label)
 
 
-def draw_replay(runs: Sequence[Run], folder: Path) -> None:
+def _draw_runs(runs: Sequence[Run], folder: Path) -> None:
     """Shares of wait and execution, wait by program length, calls under way, offline makespan.
 
     Of several rates the highest is drawn.

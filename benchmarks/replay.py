@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.experiment import Experiment
-from benchmarks.figures import draw_replay, require_matplotlib
+from benchmarks.figures import draw, require_matplotlib
 from benchmarks.options import parser_of, run_command
 from benchmarks.result_file import write_result
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> None:
     experiment = Experiment(options)
     runs = experiment.runs(lambda line: print(line, flush=True))
     if options.plots:
-        draw_replay(runs, options.plots)
+        draw(runs, options.plots, sweep=False)
     if options.json:
         write_result(options.json, experiment.document(runs, throughput_at_equal_latency=[]))
         experiment.store.remove()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.experiment import Experiment
-from benchmarks.figures import draw_sweep, require_matplotlib
+from benchmarks.figures import draw, require_matplotlib
 from benchmarks.metrics import UNLOADED, throughput_at_equal_latency
 from benchmarks.options import parser_of, run_command
 from benchmarks.result_file import write_result
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
             f"{row['ratio']:.2f} times {row['baseline']}"
         )
     if options.plots:
-        draw_sweep(runs, options.plots)
+        draw(runs, options.plots, sweep=True)
     if options.json:
         document = experiment.document(runs, throughput_at_equal_latency=rows)
         write_result(options.json, document)

@@ -32,7 +32,7 @@ class Point:
 
     Attributes:
         region: "prefill", "decode" or "mixed": prompts alone, generation alone, both.
-        step_s: median duration, seconds.
+        step_s: mean duration, seconds.
         prefill_tokens, sequences, kv_tokens, prefill_reach: means; see
             :class:`autellix.scheduler.step_log.Step`.
         steps: how many were measured.

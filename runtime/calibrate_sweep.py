@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from .vllm_replica import VllmReplica
 
 _GENERATED = 24  # tokens that calls generate where generation is measured
-_LEAST_STEPS = 4  # of which a median is taken, where calls generate
+_LEAST_STEPS = 4  # of which a mean is taken, where calls generate
 _MOST_CONTEXT = 16_384  # tokens of context in a step of the sweep, for the sake of its duration
 _KV_BUCKET = 512
+_STRAY = 3.0  # times the median
 # Token ids that are ordinary words in any model's vocabulary.
 _FIRST_TOKEN, _LAST_TOKEN = 100, 20_000
 
@@ -189,6 +190,15 @@ class Sweep:
         return run()
 
 
+def typical_mean(seconds: Sequence[float]) -> float:
+    """The mean without what took three times the median, when something else had the machine.
+
+    Not the median: programs wait for the sum of their steps, and step times are skewed.
+    """
+    most = _STRAY * median(seconds)
+    return fmean(value for value in seconds if value <= most)
+
+
 def points_of(steps: Sequence[Step]) -> list[Point]:
     """Steps alike put together."""
     groups: dict[tuple[int, int, int], list[Step]] = {}
@@ -205,7 +215,7 @@ def points_of(steps: Sequence[Step]) -> list[Point]:
         points.append(
             Point(
                 region=region,
-                step_s=median(step.step_s for step in group),
+                step_s=typical_mean([step.step_s for step in group]),
                 prefill_tokens=prefill_tokens,
                 sequences=sequences,
                 kv_tokens=fmean(step.kv_tokens for step in group),
