@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -264,6 +265,9 @@ def _read(file: Path) -> Trace:
 
 
 def _print(console: Console, shown: RenderableType) -> None:
+    """Print what was drawn; letters that the terminal cannot show become question marks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     console.print(shown, highlight=False)
 
 

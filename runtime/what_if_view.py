@@ -20,11 +20,11 @@ _TRUSTED = 0.15
 def render(found: WhatIf, width: int) -> RenderableType:
     """The predictions for a terminal, ``width`` cells wide."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("policy")
-    for head in ("replicas", "mean resp. s", "", "P95 s", "s/token", "makespan s", "preempt."):
+    table.add_column("response s", no_wrap=True)
+    for head in ("replicas", "mean", "", "P95", "s/token", "makespan s", "preempt."):
         table.add_column(head, justify="right")
     table.add_row(
-        f"{found.trace.policy} (recorded)",
+        Text(f"{found.trace.policy} (recorded)"),
         str(found.trace.engine.replicas),
         seconds_text(found.recorded_mean_s),
         "",
@@ -75,7 +75,7 @@ def _programs(found: WhatIf, rows: list[Prediction], width: int) -> RenderableTy
     ordered = sorted(found.recorded_s.items(), key=lambda item: -item[1])
     for program, recorded_s in ordered[:MOST_PROGRAMS]:
         predicted = [seconds_text(p.responses_s[program]) for p in shown]
-        table.add_row(program, seconds_text(recorded_s), *predicted)
+        table.add_row(Text(program), seconds_text(recorded_s), *predicted)
     more = len(ordered) - MOST_PROGRAMS
     return Group(table, Text(f"{more} more programs", "dim")) if more > 0 else table
 

@@ -202,7 +202,8 @@ def render(found: TraceDiff, names: tuple[str, str], width: int) -> RenderableTy
     totals = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     totals.add_column(f"{len(found.programs)} programs in both")
     for name, run in zip(names, (found.a, found.b), strict=True):
-        totals.add_column(f"{clip(name, head_width)}\n{run.policy}", justify="right")
+        head = Text(f"{clip(name, head_width)}\n{run.policy}")
+        totals.add_column(head, justify="right")
     totals.add_column("change", justify="right")
     for title, value in _ROWS:
         a, b = value(found.a), value(found.b)
@@ -235,7 +236,7 @@ def _by_program(found: TraceDiff, width: int) -> RenderableType:
         table.add_column(head, justify="right")
     for program in ordered:
         table.add_row(
-            program.program,
+            Text(program.program),
             seconds_text(program.a_response_s),
             seconds_text(program.b_response_s),
             _change(program.a_response_s, program.b_response_s),

@@ -192,7 +192,7 @@ def _programs(waiting: Waiting, width: int) -> RenderableType:
         share = program.critical_path_s / program.response_s if program.response_s > 0 else None
         causes = [_most_for(program_causes(waiting, program), program.wait_s)]
         table.add_row(
-            label(program.name, program.id, name_width),
+            Text(label(program.name, program.id, name_width)),
             Text(program.status, STYLES[program.status]),
             count_text(len(program.calls)),
             seconds_text(program.response_s),
@@ -243,7 +243,7 @@ def _tree(
     title_width = min(max(len(program.id), *map(len, titles)), max(16, console.width // 3))
     bar_width = max(8, console.width - title_width - 36)
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column(f"{clip(program.id, title_width)}", width=title_width, no_wrap=True)
+    table.add_column(Text(clip(program.id, title_width)), width=title_width, no_wrap=True)
     for head in ("no.", "begin s", "wait s", "serv. s"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("", width=bar_width, no_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from collections.abc import Iterator
 
@@ -87,6 +88,19 @@ def document_of(events: list[Event]) -> dict:
     for event in events:
         record.apply(event)
     return record.document()
+
+
+def repeated(document: dict, times: int) -> dict:
+    """The document with its programs so many times over, each time under other ids."""
+    programs = []
+    for turn in range(times):
+        text = json.dumps(document["programs"])
+        for program in document["programs"]:
+            for id in (program["id"], *(call["id"] for call in program["calls"])):
+                # A UUID keeps its length.
+                text = text.replace(f'"{id}"', f'"{turn:03x}{id[3:]}"')
+        programs += json.loads(text)
+    return {**document, "programs": programs}
 
 
 def _program(name: str, calls: int, chance: random.Random) -> SimProgram:

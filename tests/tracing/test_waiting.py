@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def call(
     """A call that begins at its first decision and ends at its last."""
     log = tuple(Decision(at, kind, level, f"why {kind}") for at, kind, level in decisions)  # type: ignore[arg-type]
     wait_s = service_s = 0.0
-    for (at, kind, _), (later, _, _) in zip(decisions, decisions[1:], strict=False):
+    for (at, kind, _), (later, _, _) in pairwise(decisions):
         if kind in ("arrival", "preemption"):
             wait_s += later - at
         else:
@@ -152,7 +153,7 @@ def test_the_phases_fill_a_call_and_the_causes_sum_to_its_wait(trace: Trace):
         assert phases == phases_of(call, trace.end_s)
         assert phases[0].start_s == call.start_s
         assert phases[-1].end_s == pytest.approx(call.end_s)
-        for before, after in zip(phases, phases[1:], strict=False):
+        for before, after in pairwise(phases):
             assert before.end_s == after.start_s
         assert sum(p.lasts_s for p in phases if p.kind in WAITS) == pytest.approx(
             call.wait_s, abs=1e-6
