@@ -85,7 +85,9 @@ def _lines(path: Path, trace: Trace, *, strict: bool) -> Iterator[tuple[int, str
             raise InputError(message) from None
         trace.skipped.append(message)
     except OSError as error:
-        raise InputError(f"trace file {path} cannot be read: {error}") from None
+        raise InputError(
+            f"trace file {path} cannot be read: {error.strerror or error}; give trace:FILE[.gz]"
+        ) from None
 
 
 def _program(line: str) -> tuple[SimProgram, float | None]:

@@ -76,10 +76,17 @@ def workload(
 
 
 def trace_files(name: str) -> list[Path]:
-    """The files of a workload of recorded programs; none of a generated one."""
+    """The files of a workload of recorded programs; none of a generated one.
+
+    Raises:
+        UsageError: a name is empty.
+    """
     if not name.startswith(_TRACE):
         return []
-    return [Path(file.removeprefix(_TRACE)) for file in name.removeprefix(_TRACE).split(",")]
+    files = [file.removeprefix(_TRACE) for file in name.removeprefix(_TRACE).split(",")]
+    if not all(files):
+        raise UsageError(f"--workload trace: needs a file's name, got {name!r}; trace:FILE[.gz]")
+    return [Path(file) for file in files]
 
 
 def poisson(

@@ -193,6 +193,7 @@ def test_one_burst_at_the_end_is_no_growing_queue() -> None:
         (("--policies", "fifo"), "there is no policy 'fifo'"),
         (("--policies", ","), "--policies must name at least one"),
         (("--workload", "chat"), "there is no workload 'chat'"),
+        (("--workload", "trace:"), "--workload trace: needs a file's name"),
         (("--workload", "trace:none.jsonl"), "there is no trace file none.jsonl"),
         (("--seats", "5000"), "give fewer seats"),
         (("--balancer", "random"), "balancer must be one of"),
