@@ -193,7 +193,17 @@ def run(
     ] = False,
     live: Annotated[
         bool | None,
-        typer.Option("--live/--no-live", envvar="AUTELLIX_LIVE", help="Show programs and queues."),
+        typer.Option(
+            "--live/--no-live",
+            envvar="AUTELLIX_LIVE",
+            help="Show programs and queues. [on a terminal]",
+        ),
+    ] = None,
+    refresh: Annotated[
+        float | None,
+        typer.Option(
+            envvar="AUTELLIX_REFRESH", metavar="SECONDS", help="Between two pictures. [1]"
+        ),
     ] = None,
     as_json: Annotated[
         bool,
@@ -230,6 +240,7 @@ def run(
             trace=trace,
             record_content=record_content,
             live=live,
+            refresh=refresh,
             quiet=quiet,
             debug=debug,
         )

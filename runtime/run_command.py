@@ -18,9 +18,7 @@ from rich.text import Text
 from autellix.errors import UsageError
 
 from ..integrations.langgraph_private import is_drained
-from ..tracing.live import LiveView
 from ..tracing.summary import summary_table
-from ..tracing.view import ProgressView
 from .answers import answer_text, how_to_go_on, outcome_json
 from .engine_host import EngineHost
 from .graph_config import read_graph_config
@@ -30,6 +28,7 @@ from .launcher import Outcome, failure_text, run_programs
 from .openai_route import OpenAIRoute
 from .progress import Steps
 from .run_threads import RunThreads
+from .run_view import run_view
 from .run_watch import RunWatch
 from .session import Session, use_session
 from .settings import Settings
@@ -90,7 +89,8 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
         with Steps("engine", shown=not settings.quiet, console=console) as steps:
             steps.note("starting, some 20 s on a CPU")
             session.start()
-        with _view(session, settings, console, total=len(command.lines) or None):
+        watch = RunWatch(session, title=command.title, programs_total=len(command.lines) or None)
+        with run_view(watch, settings, console):
             code = job()
         route.close()
         written = session.finish()
@@ -120,6 +120,11 @@ class _RunCommand:
             self.target = self.config.target(request.target or None)
         else:
             self.target = parse_target(request.target)
+
+    @property
+    def title(self) -> str:
+        """What runs, for the views."""
+        return self.target.path.name if self.target.path else self.target.text
 
     def environment(self) -> AbstractContextManager[None]:
         """What the target expects around itself."""
@@ -243,20 +248,6 @@ class _RunCommand:
             return leaving.code or 0
         self.console.print(str(leaving.code), highlight=False, markup=False)
         return 1
-
-
-@contextmanager
-def _view(
-    session: Session, settings: Settings, console: Console, total: int | None
-) -> Iterator[None]:
-    if settings.quiet:
-        yield
-    elif settings.live:
-        with LiveView(RunWatch(session, programs_total=total).snapshot, console=console):
-            yield
-    else:
-        with ProgressView(RunWatch(session, programs_total=total).snapshot, console=console):
-            yield
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from ..scheduler.policies import POLICIES
 POLICY_NAMES = tuple(policy.name for policy in POLICIES)
 
 ENGINE_KINDS = ("vllm",)
+SHORTEST_REFRESH_S = 0.1
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 
@@ -43,7 +44,9 @@ class Settings:
         journal: file that keeps what threads have used up; None is the user's own.
         trace: file for the trace document, None for none.
         record_content: whether the trace, and spans, hold what calls ask and are answered.
-        live: whether to show the live view in place of the progress line; None does not.
+        live: whether to show the live view in place of the progress line; None does where there is
+            a terminal to show it on.
+        refresh: time between two pictures of the live view, seconds.
         quiet: no progress line and no table at the end.
         debug: tracebacks and the engine's own log on the terminal.
     """
@@ -61,6 +64,7 @@ class Settings:
     trace: Path | None = None
     record_content: bool = False
     live: bool | None = None
+    refresh: float = 1.0
     quiet: bool = False
     debug: bool = False
 
@@ -72,6 +76,11 @@ class Settings:
         if self.policy not in POLICY_NAMES:
             raise SettingsError(
                 f"There is no policy {self.policy!r}; choose one of: {', '.join(POLICY_NAMES)}."
+            )
+
+        if not self.refresh >= SHORTEST_REFRESH_S:
+            raise SettingsError(
+                f"--refresh is at least {SHORTEST_REFRESH_S} seconds, got {self.refresh:g}."
             )
 
         if self.kv_host_gib is not None and not 0 <= self.kv_host_gib < float("inf"):
@@ -111,6 +120,8 @@ class Settings:
         for name in ("journal", "trace"):
             if name in found:
                 values[name] = Path(found[name])
+        if "refresh" in found:
+            values["refresh"] = _number(variable_of("refresh"), found["refresh"])
         for name in ("live", "quiet", "debug", "record_content"):
             if name in found:
                 values[name] = _flag(variable_of(name), found[name])
@@ -164,6 +175,13 @@ def parse_model_map(pairs: Iterable[str]) -> dict[str, str]:
             )
         names[name] = target
     return names
+
+
+def _number(name: str, raw: str) -> float:
+    try:
+        return float(raw)
+    except ValueError:
+        raise SettingsError(f"{name} is a number of seconds, got {raw!r}.") from None
 
 
 def _gib(name: str, raw: str) -> float:

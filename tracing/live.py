@@ -1,120 +1,175 @@
-"""The live view: programs, occupancy of the levels, totals."""
+"""The picture of a run: totals, queues, programs, and the DAG of one program.
+
+Narrow screens have the sections below each other; on wide ones the DAG stands beside the others.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from .live_graph import GraphDrawing
+from .live_lines import Line, Picture, beside, clean, gauge, joined, rule, sparkline
+from .live_programs import programs_lines
+from .live_queues import queues_lines
+from .live_rates import Rates
+from .live_state import Choice
+from .notation import STYLES, brief_seconds, count_text, duration_text, label, percent_text
+from .snapshot import LIVE, ProgramGraph, ProgramRow, RunSnapshot
 
-from .levels import levels_panel
-from .notation import STYLES, count_text, label, percent_text, seconds_text
-from .progress import progress_text
-from .snapshot import ProgramRow, RunSnapshot
-from .view import TerminalView
-
-_LONGEST_NAME = 60
-_LIVE = ("running", "waiting", "in tool")
-_RANK = {"failed": 1, "interrupted": 2, "cancelled": 3, "done": 4}
+WIDE = 150
+_KEYS = "↑↓ select · s sort · p pause · esc follow · q "
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """One column: its head, width in cells, the least screen width that shows it, its text."""
+def live_picture(
+    snapshot: RunSnapshot,
+    width: int,
+    height: int,
+    *,
+    graph: ProgramGraph | None = None,
+    choice: Choice | None = None,
+    rates: Rates | None = None,
+    quit_word: str = "",
+) -> Picture:
+    """The run in exactly ``height`` lines of at most ``width`` cells.
 
-    head: str
-    width: int
-    from_width: int
-    text: Callable[[ProgramRow], str]
-    left: bool = False
-
-
-def _path_share(row: ProgramRow) -> float | None:
-    return row.critical_path_s / row.response_s if row.response_s > 0 else None
-
-
-_COLUMNS = (
-    _Column("\nstate", 11, 0, lambda row: row.state, left=True),
-    _Column("\nlevel", 5, 0, lambda row: str(row.level or "")),
-    _Column("calls\ndone", 5, 0, lambda row: count_text(row.calls_done)),
-    _Column("\nrun", 3, 0, lambda row: count_text(row.calls_running) if row.calls_running else ""),
-    _Column("\nwait", 4, 0, lambda row: count_text(row.calls_waiting) if row.calls_waiting else ""),
-    _Column("\ntools", 5, 110, lambda row: count_text(row.tools)),
-    _Column("output\ntokens", 6, 110, lambda row: count_text(row.tokens)),
-    _Column("attained\ns", 8, 0, lambda row: seconds_text(row.attained_s)),
-    _Column("critical\npath s", 8, 0, lambda row: seconds_text(row.critical_path_s)),
-    _Column("its\nshare", 5, 0, lambda row: percent_text(_path_share(row))),
-    _Column("wait\ns", 6, 0, lambda row: seconds_text(row.wait_s)),
-    _Column("response\ns", 8, 110, lambda row: seconds_text(row.response_s)),
-    _Column("\nwaits for", 18, 100, lambda row: row.waits_for, left=True),
-)
-
-
-class LiveView(TerminalView):
-    """Programs, levels and totals, redrawn in place; plain progress lines without a terminal."""
-
-    def render(self, snapshot: RunSnapshot, width: int, height: int) -> RenderableType:
-        """The picture of a snapshot."""
-        return live_picture(snapshot, width, height)
-
-
-def live_picture(snapshot: RunSnapshot, width: int, height: int) -> RenderableType:
-    """The run in at most ``height`` lines of ``width`` cells.
-
-    The levels get what they need, up to a third of the height, programs the rest; at least one
-    program is shown.
+    Args:
+        snapshot: the run.
+        width, height: cells, lines.
+        graph: the DAG of the program that is shown, if one is.
+        choice: what the person who watches has chosen.
+        rates: has seen the snapshots up to this one.
+        quit_word: what q does; empty where there are no keys.
     """
-    totals = progress_text(snapshot, width)
-    totals.end = "\n"
-    depth = max((len(row.running_by_level) for row in snapshot.replicas), default=0)
-    levels_height = min(depth + 3, max(2, height // 3)) if snapshot.replicas else 1
-    programs_height = max(4, height - levels_height - 1)
-    return Group(
-        totals,
-        levels_panel(snapshot.replicas, width, levels_height),
-        programs_panel(snapshot.programs, width, programs_height),
-    )
+    choice, rates = choice or Choice(), rates or Rates()
+    head = _head(snapshot, rates, width)
+    foot = [_foot(choice, width, quit_word)] if quit_word and height >= 8 else []
+    room = max(0, height - len(head) - len(foot))
+    body = _Body(snapshot, graph, choice, rates)
+    lines = body.wide(width, room) if width >= WIDE else body.narrow(width, room)
+    lines = [*lines[:room], *(Line() for _ in range(room - len(lines)))]
+    return Picture([line.cut(width) for line in [*head, *lines, *foot][:height]])
 
 
-def programs_panel(programs: Sequence[ProgramRow], width: int, height: int) -> RenderableType:
-    """The table of programs in at most ``height`` lines; the most interesting ones come first."""
-    ordered = sorted(programs, key=_interest)
-    room = max(1, height - 2)
-    shown = ordered if len(ordered) <= room else ordered[: max(1, room - 1)]
-    hidden = ordered[len(shown) :]
-    columns = [column for column in _COLUMNS if width >= column.from_width]
-    left = width - sum(column.width + 1 for column in columns)
-    name_width = min(_LONGEST_NAME, max(8, left))
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("\nprogram", width=name_width, no_wrap=True)
-    for column in columns:
-        table.add_column(
-            column.head,
-            width=column.width,
-            justify="left" if column.left else "right",
-            no_wrap=True,
-            overflow="ellipsis",
+def _head(snapshot: RunSnapshot, rates: Rates, width: int) -> list[Line]:
+    """Two lines: what runs on what since when; how far it is."""
+    elapsed = duration_text(snapshot.elapsed_s)
+    parts = [(f" {clean(snapshot.title) or 'autellix'}", "bold")]
+    if snapshot.engine:
+        facts = (snapshot.engine, snapshot.model.rsplit("/", 1)[-1], snapshot.policy)
+        parts += [(clean(text), "dim") for text in facts if text]
+    first = joined(parts, max(0, width - len(elapsed) - 2)).pad(width - len(elapsed) - 1)
+    first.add(elapsed, "bold")
+    states = Counter(row.state for row in snapshot.programs if row.is_live)
+    counts = [(f"{states[state]} {state}", STYLES[state]) for state in LIVE if states[state]]
+    if snapshot.programs_failed:
+        counts.append((f"{snapshot.programs_failed} failed", "bold red"))
+    counts += [
+        (f"{rates.tokens_per_s:,.0f} tok/s", ""),
+        (f"{count_text(snapshot.calls_done)} calls", ""),
+        (f"served {brief_seconds(snapshot.service_s)}", ""),
+        (f"waited {brief_seconds(snapshot.wait_s)}", ""),
+    ]
+    ended, total = _ended(snapshot), max(1, snapshot.programs_total)
+    second = Line()
+    if width >= 100:
+        second.add(" ").add_line(gauge(ended / total, width // 12, "green"))
+    second.add(f" {ended}/{snapshot.programs_total} programs", "bold").add(" · ", "dim")
+    second.add_line(joined(counts, width - second.cells))
+    spare = width - second.cells - 2
+    if spare >= 8 and rates.history:
+        points = list(rates.history)[-min(spare, 60) :]
+        second.add("  ").add(sparkline(points, max(points)), "cyan")
+    return [first, second]
+
+
+def _ended(snapshot: RunSnapshot) -> int:
+    return min(snapshot.programs_total, snapshot.programs_done + snapshot.programs_failed)
+
+
+def _foot(choice: Choice, width: int, quit_word: str) -> Line:
+    state = [("paused", "reverse")] if choice.paused else []
+    return Line((" ", "")).add_line(joined([*state, (f"{_KEYS}{quit_word}", "dim")], width - 1))
+
+
+class _Body:
+    """The sections of one picture."""
+
+    def __init__(
+        self, snapshot: RunSnapshot, graph: ProgramGraph | None, choice: Choice, rates: Rates
+    ) -> None:
+        self._snapshot = snapshot
+        self._graph = graph if graph is not None and graph.nodes else None
+        self._choice = choice
+        self._rates = rates
+        self._rows = choice.ordered(snapshot.programs)
+
+    def narrow(self, width: int, height: int) -> list[Line]:
+        """Below each other: queues, programs, DAG."""
+        queues = self._queues(width, max(5 if height >= 16 else 3, min(height // 4, 12)))
+        rest = height - len(queues)
+        dag = GraphDrawing(self._graph, width, rest) if self._graph else None
+        programs = self._programs(width, self._programs_height(rest, dag))
+        return [*queues, *programs, *self._dag(dag, width, rest - len(programs))]
+
+    def wide(self, width: int, height: int) -> list[Line]:
+        """Queues and programs on the left, the DAG on the right."""
+        left_width = width * 3 // 5
+        right_width = width - left_width - 3
+        queues = self._queues(left_width, max(3, min(height // 4, 12)))
+        programs = self._programs(left_width, height - len(queues))
+        dag = GraphDrawing(self._graph, right_width, height) if self._graph else None
+        right = self._dag(dag, right_width, height)
+        return beside([*queues, *programs], right, left_width, height)
+
+    def _queues(self, width: int, height: int) -> list[Line]:
+        many = len(self._snapshot.replicas)
+        title = "queues" if many < 2 else f"queues of {many} replicas"
+        lines = queues_lines(self._snapshot.replicas, self._rates, width, height - 1)
+        return [rule([(title, "bold")], width), *lines]
+
+    def _programs_height(self, room: int, dag: GraphDrawing | None) -> int:
+        """How much of the room the programs get; what neither needs stays empty."""
+        if dag is None:
+            return room
+        wanted = len(self._rows) + 2
+        return max(4, min(wanted, max(room - dag.height - 1, room // 2)))
+
+    def _programs(self, width: int, height: int) -> list[Line]:
+        if height < 2:
+            return []
+        started = len(self._rows)
+        hidden = max(0, _started(self._snapshot) - started)
+        order = self._choice.order
+        title = [("programs", "bold")]
+        lines = programs_lines(
+            self._rows,
+            width,
+            height - 1,
+            focus=self._graph.program if self._graph else None,
+            selected=self._choice.selected is not None,
+            hidden=hidden,
         )
-    for row in shown:
-        cells = [Text(column.text(row)) for column in columns]
-        cells[0].stylize(STYLES[row.state])
-        table.add_row(Text(label(row.name, row.id, name_width)), *cells)
-    return Group(table, _hidden_line(hidden)) if hidden else table
+        return [rule(title, width, f"by {order}"), *lines]
+
+    def _dag(self, drawing: GraphDrawing | None, width: int, height: int) -> list[Line]:
+        graph = self._graph
+        if drawing is None or graph is None or height < 2:
+            return []
+        row = next((row for row in self._rows if row.id == graph.program), None)
+        return [self._dag_rule(row, graph, width), *drawing.lines(height - 1)]
+
+    def _dag_rule(self, row: ProgramRow | None, graph: ProgramGraph, width: int) -> Line:
+        if row is None:
+            return rule([(clean(graph.program), "bold")], width)
+        title = [
+            (label(clean(row.name), clean(row.id), 40), "bold"),
+            (f" {row.state}", STYLES[row.state]),
+        ]
+        share = percent_text(row.path_share)
+        path = f"critical path {brief_seconds(row.critical_path_s)}, {share} of response"
+        return rule(title, width, path if row.critical_path_s else "")
 
 
-def _interest(row: ProgramRow) -> tuple[int, float]:
-    """What runs comes before what ended, the longest first."""
-    return (0 if row.state in _LIVE else _RANK[row.state]), -row.response_s
-
-
-def _hidden_line(hidden: Sequence[ProgramRow]) -> Text:
-    groups = Counter(
-        "active" if row.state in _LIVE else "failed" if row.state == "failed" else "ended"
-        for row in hidden
-    )
-    parts = ", ".join(f"{count} {group}" for group, count in sorted(groups.items()))
-    text = f"{len(hidden)} more programs: {parts}"
-    return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+def _started(snapshot: RunSnapshot) -> int:
+    """Programs that have begun, as far as the totals tell."""
+    return snapshot.programs_running + snapshot.programs_done + snapshot.programs_failed

@@ -44,37 +44,50 @@ _LLM: dict[NodeState, str] = {
 _TOOL: dict[NodeState, str] = {**_LLM, "running": "□", "done": "■"}
 
 
-def graph_lines(graph: ProgramGraph, width: int, height: int) -> list[Line]:
-    """The newest layers of a DAG in at most ``height`` lines of ``width`` cells."""
-    layers = layers_of(graph.nodes)
-    if not layers or height < 1:
-        return []
-    page = _Page(graph.nodes, width - _GUTTER, layers[-height:])
-    blocks: list[list[Line]] = []
-    used = 0
-    for above, layer in pairwise([None, *layers]):
-        assert layer is not None
-        blocks.append([*page.connections(above, layer), page.row(layer)])
-    kept: list[list[Line]] = []
-    for block in reversed(blocks):
-        if used + len(block) > height:
-            break
-        kept.append(block)
-        used += len(block)
-    above = len(blocks) - len(kept)
-    lines = [line for block in reversed(kept) for line in block]
-    if above or graph.hidden:
-        lines = _with_note(lines, layers[: above or 1], graph, height)
-    return [line.cut(width) for line in lines] or [page.row(layers[-1]).cut(width)]
+class GraphDrawing:
+    """The newest layers of a DAG, drawn once in a width, to be shown in any height up to ``most``.
 
+    Attributes:
+        height: how many lines show all of it, ``most`` at most.
+    """
 
-def _with_note(
-    lines: list[Line], above: Sequence[Layer], graph: ProgramGraph, height: int
-) -> list[Line]:
-    """The lines with a note of what lies above them, in place of a line where need be."""
-    hidden = graph.hidden + sum(slot.node is not None for layer in above for slot in layer.slots)
-    text = f"  ⋮ {count_text(hidden)} earlier calls"
-    return [Line((text, "dim")), *lines[max(0, len(lines) + 1 - height) :]]
+    def __init__(self, graph: ProgramGraph, width: int, most: int) -> None:
+        self._graph = graph
+        self._width = width
+        self._layers = layers_of(graph.nodes)
+        self._blocks: list[list[Line]] = []  # from the last layer upwards
+        lines = 0
+        if self._layers and most > 0:
+            page = _Page(graph.nodes, width - _GUTTER, self._layers[-most:])
+            for layer, above in pairwise([*reversed(self._layers), None]):
+                assert layer is not None
+                self._blocks.append([*page.connections(above, layer), page.row(layer)])
+                lines += len(self._blocks[-1])
+                if lines >= most:
+                    break
+        self.height = min(most, lines + bool(graph.hidden))
+
+    def lines(self, height: int) -> list[Line]:
+        """The newest layers that fit; what is above them is counted in the first line."""
+        kept: list[Line] = []
+        layers = 0
+        for block in self._blocks:
+            if len(kept) + len(block) > height:
+                break
+            kept[:0] = block
+            layers += 1
+        if self._blocks and not layers:
+            kept, layers = self._blocks[0][-1:], 1
+        above = self._layers[: len(self._layers) - layers]
+        if above or self._graph.hidden:
+            # The note takes the place of a line where there is none left.
+            over = len(kept) + 1 - height
+            kept = [self._note(above), *kept[max(0, over) :]] if height > 1 else kept
+        return [line.cut(self._width) for line in kept[:height]]
+
+    def _note(self, above: Sequence[Layer]) -> Line:
+        hidden = sum(slot.node is not None for layer in above for slot in layer.slots)
+        return Line((f"  ⋮ {count_text(self._graph.hidden + hidden)} earlier calls", "dim"))
 
 
 class _Page:
@@ -86,16 +99,16 @@ class _Page:
         columns = max(slot.column for layer in seen for slot in layer.slots) + 1
         self._pitch = min(_WIDEST_COLUMN, self._width // columns)
 
-    def x(self, layer: Layer, slot: Slot) -> int:
-        """Where a slot stands; columns too narrow for names give way to narrower marks."""
+    def xs(self, layer: Layer) -> list[int]:
+        """Where the slots stand; columns too narrow for names give way to marks close together."""
         if self._pitch >= _NARROWEST_NAMED:
-            return slot.column * self._pitch
+            return [slot.column * self._pitch for slot in layer.slots]
         places, width = len(layer.slots), self._width
         pitch = min(_WIDEST_COLUMN, width // places)
         if pitch < _NARROWEST_NAMED:
             width = max(1, width - _SUMMARY)
             pitch = 2 if 2 * places <= width else 1
-        return min(width - 1, layer.slots.index(slot) * pitch)
+        return [min(width - 1, place * pitch) for place in range(places)]
 
     # ── connections ──────────────────────────────────────────────────────────────────────────
 
@@ -103,12 +116,12 @@ class _Page:
         """The lines between two layers; none where all goes straight down."""
         if above is None:
             return []
-        xs = {id(slot): self.x(above, slot) for slot in above.slots}
-        edges = [
-            (xs[id(parent)], self.x(layer, slot), HEAVY if critical else LIGHT)
-            for slot in layer.slots
+        xs = dict(zip(map(id, above.slots), self.xs(above), strict=True))
+        edges = {
+            (xs[id(parent)], x, HEAVY if critical else LIGHT)
+            for x, slot in zip(self.xs(layer), layer.slots, strict=True)
             for parent, critical in slot.parents
-        ]
+        }
         if all(parent == child for parent, child, _ in edges):
             return []
         tracks = _tracks(_groups(edges))
@@ -117,14 +130,18 @@ class _Page:
     def _strip(self, tracks: Sequence[Sequence[_Group]], track: int) -> Line:
         strip = Strip(self._width)
         for number, groups in enumerate(tracks):
-            for parent, child, weight in (edge for group in groups for edge in group):
+            for group in groups:
                 if number == track:
-                    strip.stroke(parent, UP, weight)
-                    strip.across(parent, child, weight)
-                    strip.stroke(child, DOWN, weight)
-                else:
-                    # Parents come down to their own line, children go on down from it.
-                    strip.down(parent if track < number else child, weight)
+                    strip.across(*_span(group), LIGHT)
+                for parent, child, weight in group:
+                    if number == track:
+                        strip.stroke(parent, UP, weight)
+                        strip.stroke(child, DOWN, weight)
+                        if weight == HEAVY:
+                            strip.across(parent, child, HEAVY)
+                    else:
+                        # Parents come down to their own line, children go on down from it.
+                        strip.down(parent if track < number else child, weight)
         line = Line((" " * _GUTTER, ""))
         for text, heavy in strip.pieces():
             line.add(text, CRITICAL if heavy else "dim")
@@ -136,7 +153,7 @@ class _Page:
         """The line of a layer."""
         number = str(layer.superstep) if layer.is_first else ""
         line = Line((fit(number, _GUTTER - 1, right=True) + " ", "dim"))
-        places = [(self.x(layer, slot), slot) for slot in layer.slots]
+        places = list(zip(self.xs(layer), layer.slots, strict=True))
         gaps = [after - x for (x, _), (after, _) in pairwise(places)]
         pitch = min(gaps, default=self._width)
         for x, slot in places:
@@ -242,9 +259,8 @@ def _tracks(groups: Sequence[_Group]) -> list[list[_Group]]:
     """Groups on lines of their own where they would lie over each other on one."""
     tracks: list[list[_Group]] = []
     ends: list[int] = []
-    for group in sorted(groups, key=lambda edges: min(min(edge[:2]) for edge in edges)):
-        low = min(min(edge[:2]) for edge in group)
-        high = max(max(edge[:2]) for edge in group)
+    for group in sorted(groups, key=_span):
+        low, high = _span(group)
         track = next((n for n, end in enumerate(ends) if end < low), len(tracks))
         track = min(track, _MOST_TRACKS - 1)
         if track == len(tracks):
@@ -253,3 +269,8 @@ def _tracks(groups: Sequence[_Group]) -> list[list[_Group]]:
         tracks[track].append(group)
         ends[track] = max(ends[track], high)
     return tracks
+
+
+def _span(group: _Group) -> tuple[int, int]:
+    """The cells between which the edges of a group lie; they hang together, so all are covered."""
+    return min(min(edge[:2]) for edge in group), max(max(edge[:2]) for edge in group)

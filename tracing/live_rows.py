@@ -130,7 +130,7 @@ def _queue_words(seatless: Sequence[str], engine: EngineCalls) -> str:
     first = min(seatless, key=engine.places.__getitem__)
     before = engine.places[first]
     what = "a seat again" if first in engine.preempted else "a seat"
-    return f"{what}, {before} before it" if before else f"{what}, next"
+    return f"{what}, {before} ahead" if before else f"{what}, next"
 
 
 def _engine_words(
@@ -139,7 +139,7 @@ def _engine_words(
     """What runs: ``expand x3 1.2s``, and how many of its calls stand in the queue meanwhile."""
     seated = [call for call in calls if call in engine.levels and call not in engine.places]
     if not seated and engine.known:
-        return "the way to the engine"
+        return "on its way in"
     running = [record.open[call] for call in seated or calls]
     (name, many), *_ = Counter(event.node or event.name for event in running).most_common(1)
     since_s = now_s - min(event.at_s for event in running)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from rich.text import Text
 
 STYLES = {
@@ -16,7 +17,22 @@ STYLES = {
     "cancelled": "red",
 }
 
-_ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "~", "─": "-"})
+_ASCII = {
+    ord(character): plain
+    for characters, plain in (
+        ("█", "#"),
+        ("░", "."),
+        ("·", "|"),
+        ("…", "~"),
+        ("─━", "-="),
+        ("│┃", "||"),
+        ("▁▂▃▄▅▆▇", "__..==#"),
+        ("●◐○✗◆◇■□", "o@.x*<#%"),
+        ("▸↑↓⋮", ">^v:"),
+    )
+    for character, plain in zip(characters, plain, strict=True)
+}
+_BOX = range(0x2500, 0x2580)
 
 Part = tuple[str, str]
 
@@ -101,4 +117,13 @@ def joined(parts: Sequence[Part], width: int, *, prefix: str = "") -> Text:
 
 def ascii_text(text: str) -> str:
     """The same picture for a terminal without UTF-8, cell for cell."""
-    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+    return text if text.isascii() else "".join(map(_ascii_character, text))
+
+
+def _ascii_character(character: str) -> str:
+    if character.isascii():
+        return character
+    plain = _ASCII.get(ord(character))
+    if plain is None:
+        plain = "+" if ord(character) in _BOX else "?" * cell_len(character)
+    return plain

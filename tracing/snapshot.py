@@ -15,6 +15,8 @@ NodeState = Literal["running", "waiting", "done", "failed", "aborted"]
 
 LIVE: tuple[ProgramState, ...] = ("running", "waiting", "in tool")
 
+_MOMENT_S = 1e-3  # a response time of which no share or rate can be told
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCalls:
@@ -76,12 +78,12 @@ class ProgramRow:
     @property
     def path_share(self) -> float | None:
         """Part of the response time that is service along the critical path; None without any."""
-        return self.critical_path_s / self.response_s if self.response_s > 0 else None
+        return self.critical_path_s / self.response_s if self.response_s > _MOMENT_S else None
 
     @property
     def tokens_per_s(self) -> float | None:
         """Output tokens per second of response time; None without any."""
-        return self.tokens / self.response_s if self.response_s > 0 else None
+        return self.tokens / self.response_s if self.response_s > _MOMENT_S else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,213 +1,236 @@
-"""The live view's picture: what it says and that it fits, as plain text."""
+"""The live view's picture: what it says, and that it fits."""
 
 from __future__ import annotations
 
-import io
+import os
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console
 
 from autellix.tracing.live import live_picture
+from autellix.tracing.live_state import Choice
 from autellix.tracing.notation import ascii_text
-from autellix.tracing.progress import progress_text
-from autellix.tracing.snapshot import ProgramRow, ReplicaRow, RunSnapshot
+from autellix.tracing.snapshot import (
+    CallNode,
+    ProgramGraph,
+    ProgramRow,
+    ReplicaRow,
+    RunSnapshot,
+)
+from tests.tracing import runs
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
-STATES = ("done", "running", "failed", "waiting", "in tool", "interrupted", "cancelled")
+SCREENS = Path(__file__).parent / "screens"
 
 
-def program(index: int, **more) -> ProgramRow:
-    values = {
-        "id": f"line {index}",
-        "name": "react_agent",
-        "state": "running",
-        "level": 2,
-        "calls_done": 12,
-        "calls_running": 1,
-        "tools": 7,
-        "tokens": 12_345,
-        "attained_s": 31.25,
-        "critical_path_s": 20.0,
-        "wait_s": 3.5,
-        "response_s": 40.0,
-        "waits_for": "the engine",
-        **more,
-    }
-    return ProgramRow(**values)
-
-
-def replica(index: int, levels: int = 6, **more) -> ReplicaRow:
-    values = {
-        "index": index,
-        "running": 14,
-        "waiting": 5,
-        "seats": 16,
-        "running_by_level": (5, 9, *[0] * (levels - 2)),
-        "waiting_by_level": (0, 2, 3, *[0] * (levels - 3)),
-        "kv_usage": 0.43,
-        "step_s": 0.031,
-        "preemptions": 3,
-        "demotions": 10,
-        **more,
-    }
-    return ReplicaRow(**values)
-
-
-def snapshot(programs: int, replicas: int = 1, **more) -> RunSnapshot:
-    values = {
-        "elapsed_s": 83.4,
-        "programs": tuple(
-            program(i, state=STATES[i % 7], response_s=float(i)) for i in range(programs)
-        ),
-        "replicas": tuple(replica(i) for i in range(replicas)),
-        "calls_done": 412,
-        "tokens_per_s": 213.4,
-        "programs_running": 10,
-        "programs_done": 9,
-        "programs_failed": 1,
-        "programs_total": 40,
-        **more,
-    }
-    return RunSnapshot(**values)
-
-
-def screen(state: RunSnapshot, width: int, height: int, **options) -> list[str]:
-    out = io.StringIO()
-    console = Console(file=out, width=width, height=height, **options)
-    console.print(live_picture(state, width, height))
-    return out.getvalue().splitlines()
-
-
-def states_shown(lines: list[str]) -> list[str]:
-    rows = [line for line in lines if " line " in line]
-    return [next(state for state in STATES if f" {state}" in row) for row in rows]
+def screen(state: RunSnapshot, width: int, height: int, **more) -> list[str]:
+    more.setdefault("quit_word", "quit")
+    picture = live_picture(state, width, height, rates=runs.rates_of(state), **more)
+    return picture.text.split("\n")
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-@pytest.mark.parametrize("programs", [0, 1, 20, 500])
-@pytest.mark.parametrize("replicas", [0, 1, 3, 40])
-def test_it_fits_the_screen(width, height, programs, replicas):
-    lines = screen(snapshot(programs, replicas), width, height)
-    assert len(lines) <= height
-    assert max(map(len, lines)) <= width
+@pytest.mark.parametrize(("name", "programs", "replicas"), [("one", 12, 1), ("many", 500, 4)])
+def test_the_screen_is_as_committed(width, height, name, programs, replicas):
+    """WRITE_SCREENS=1 commits what is drawn now; look at it before."""
+    state = runs.snapshot(programs, replicas)
+    drawn = "\n".join(screen(state, width, height, graph=runs.tree_search())) + "\n"
+    path = SCREENS / f"{name}-{width}x{height}.txt"
+    if os.environ.get("WRITE_SCREENS"):
+        path.write_text(drawn)
+    assert drawn == path.read_text()
+
+
+# ── it fits ──────────────────────────────────────────────────────────────────────────────────────
+
+text = st.text(max_size=12) | st.just("a name that is too long for its place")
+counts = st.integers(0, 10**7)
+seconds = st.floats(0, 10**6, allow_nan=False)
+rows = st.builds(
+    ProgramRow,
+    id=text,
+    name=text,
+    state=st.sampled_from(runs.STATES),
+    level=st.none() | st.integers(1, 12),
+    calls_done=counts,
+    calls_running=counts,
+    calls_waiting=counts,
+    tools=counts,
+    tokens=counts,
+    attained_s=seconds,
+    critical_path_s=seconds,
+    wait_s=seconds,
+    response_s=seconds,
+    waits_for=text,
+)
+levels = st.lists(st.integers(0, 300), max_size=12).map(tuple)
+replicas = st.builds(
+    ReplicaRow,
+    index=st.integers(0, 600),
+    running=counts,
+    waiting=counts,
+    seats=counts,
+    running_by_level=levels,
+    waiting_by_level=levels,
+    kv_usage=st.floats(0, 1),
+    kv_host_usage=st.none() | st.floats(0, 1),
+    step_s=seconds,
+)
+snapshots = st.builds(
+    RunSnapshot,
+    elapsed_s=seconds,
+    title=text,
+    engine=text,
+    model=text,
+    policy=text,
+    programs=st.lists(rows, max_size=8).map(tuple),
+    replicas=st.lists(replicas, max_size=5).map(tuple),
+    calls_done=counts,
+    tokens=counts,
+    programs_total=counts,
+    programs_done=counts,
+)
+
+
+@st.composite
+def graphs(draw) -> ProgramGraph:
+    nodes: list[CallNode] = []
+    for place in range(draw(st.integers(0, 20))):
+        above = draw(st.lists(st.integers(0, place - 1), max_size=4, unique=True)) if place else []
+        edges = [
+            (parent, draw(st.sampled_from(("order", "trigger", "barrier")))) for parent in above
+        ]
+        entered = [nodes[p].superstep + (kind != "order") for p, kind in edges]
+        nodes.append(
+            CallNode(
+                kind=draw(st.sampled_from(("llm", "tool", "earlier"))),
+                label=draw(text),
+                state=draw(st.sampled_from(("running", "waiting", "done", "failed", "aborted"))),
+                superstep=max(entered, default=1),
+                took_s=draw(seconds),
+                tokens=draw(counts),
+                level=draw(st.none() | st.integers(1, 9)),
+                is_critical=draw(st.booleans()),
+                parents=tuple(edges),
+            )
+        )
+    return ProgramGraph(program=draw(text), nodes=tuple(nodes), hidden=draw(st.integers(0, 9)))
+
+
+# Shrinking a whole run takes minutes and what does not fit can be seen as it is.
+@settings(
+    max_examples=60,
+    deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(snapshots, graphs(), st.integers(1, 220), st.integers(1, 70), st.booleans())
+def test_no_line_is_wider_than_the_terminal_and_the_height_is_exact(
+    state, graph, width, height, with_keys
+):
+    if state.programs:
+        graph = replace(graph, program=state.programs[0].id)
+    picture = live_picture(state, width, height, graph=graph, quit_word="quit" if with_keys else "")
+    lines = picture.text.split("\n")
+    assert len(lines) == height
+    assert all(cell_len(line) <= width for line in lines)
+    assert all(line.isprintable() for line in lines), "a terminal would obey it"
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_a_full_screen_is_used(width, height):
-    assert len(screen(snapshot(500), width, height)) >= height - 2
+    lines = screen(runs.snapshot(500), width, height, graph=runs.tree_search(9))
+    assert all(line.strip() for line in lines)
+
+
+# ── what it says ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
-def test_totals_levels_and_programs_are_shown(width, height):
-    lines = screen(snapshot(3), width, height)
-    assert lines[0].startswith("programs: 10 running · 9/40 done · 1 failed · 412 calls")
-    assert "213 tokens/s · 1:23" in lines[0]
-    assert "replica 0 · 14/16 seats · 5 waiting · KV 43% · step 31 ms" in lines[1]
-    assert "preempted 3 · demoted 10" in lines[2]
-    text = "\n".join(lines)
-    assert "level 1    █████ 5\n" in text
-    assert "level 2    █████████░░ 9+2\n" in text
-    assert "level 3    ░░░ 0+3\n" in text
-    row = next(line for line in lines if "line 1 " in line)
-    assert row.startswith("react_a")
-    figures = row.partition(" line 1 ")[2].split()
-    assert figures[:4] == ["running", "2", "12", "1"]
-    assert {"31.2", "20.0", "3.50"} <= set(figures)
+def test_totals_queues_programs_and_the_dag_are_shown(width, height):
+    text = "\n".join(screen(runs.snapshot(), width, height, graph=runs.tree_search()))
+    for said in ("tree_search.py", "atlas", "1:23", "/40 programs", "tok/s", "6/8", "9 waiting"):
+        assert said in text
+    for said in ("KV", "43%", "L3", "1+4", "preempted 0.2", "waits for", "◐ evaluate"):
+        assert said in text
 
 
-def test_the_critical_paths_share_is_of_the_response_time():
-    lines = screen(RunSnapshot(elapsed_s=1, programs=(program(0),)), 80, 24)
-    assert "50%" in next(line for line in lines if "line 0" in line)
+def test_wide_screens_have_the_dag_beside_the_programs():
+    lines = screen(runs.snapshot(), 200, 60, graph=runs.tree_search())
+    assert any("─ queues" in line and "─ tree_search-1" in line for line in lines)
 
 
-def test_a_wider_screen_says_more():
-    narrow, wide = screen(snapshot(3), 80, 24), screen(snapshot(3), 120, 40)
-    for word in ("tools", "tokens", "waits for", "response", "12.3k", "the engine"):
-        assert word in "\n".join(wide)
-    assert "waits for" not in "\n".join(narrow)
+def test_before_anything_has_begun_it_says_so():
+    lines = screen(RunSnapshot(elapsed_s=0.0), 80, 24)
+    assert "0/0 programs" in lines[1]
+    assert "no replica answers yet" in "\n".join(lines)
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_what_runs_comes_first_and_what_is_hidden_is_counted(width, height):
-    lines = screen(snapshot(210), width, height)
-    shown = states_shown(lines)
-    live = {"running", "waiting", "in tool"}
-    assert all(state in live for state in shown[: min(len(shown), 90)])
-    hidden = 210 - len(shown)
-    assert lines[-1].startswith(f"{hidden} more programs: ")
-    counts = [int(part.split()[0]) for part in lines[-1].split(": ")[1].split(", ")]
-    assert sum(counts) == hidden
+def test_programs_that_a_snapshot_leaves_out_are_counted():
+    state = runs.snapshot(20, programs_done=1_000, programs_running=5, programs_failed=2)
+    assert any(line.startswith(f"  {1_007 - 20} more") for line in screen(state, 120, 60))
 
 
-def test_failed_programs_come_before_done_ones():
-    shown = states_shown(screen(snapshot(7), 80, 24))
-    assert set(shown[:3]) == {"running", "waiting", "in tool"}
-    assert shown[3:] == ["failed", "interrupted", "cancelled", "done"]
+def test_what_runs_comes_first_and_what_is_hidden_is_counted():
+    lines = screen(runs.snapshot(210), 80, 24)
+    at = next(i for i, line in enumerate(lines) if "waits for" in line)
+    hidden = next(line for line in lines if " more: " in line)
+    shown = lines[at + 1 : lines.index(hidden)]
+    assert shown
+    assert all(
+        any(f" {state} " in f"{row} " for state in ("running", "waiting", "in tool"))
+        for row in shown
+    )
+    total, _, groups = hidden.strip().partition(" more: ")
+    assert int(total) == 210 - len(shown)
+    assert sum(int(group.split()[0]) for group in groups.split(", ")) == 210 - len(shown)
 
 
-def test_replicas_stand_side_by_side_and_the_rest_is_summed():
-    lines = screen(snapshot(3, replicas=5), 80, 24)
-    assert "replica 0" in lines[1]
-    assert "replica 1" in lines[1]
-    assert "replica 2" not in "\n".join(lines)
-    assert "3 more replicas: 42 running, 15 waiting" in lines
-    assert "replica 4" in screen(snapshot(3, replicas=5), 200, 60)[1]
+def test_the_selected_program_is_in_the_table_wherever_it_stands():
+    choice = Choice()
+    choice.selected = "tree_search-200"
+    dag = replace(runs.tree_search(), program="tree_search-200")
+    lines = screen(runs.snapshot(210), 120, 40, graph=dag, choice=choice)
+    assert any(line.startswith("▸ tree_search-200 ") for line in lines)
 
 
-def test_levels_that_do_not_fit_are_summed_in_the_last_line():
-    many = replica(0, levels=30, running_by_level=(1,) * 30, waiting_by_level=(0,) * 30)
-    lines = screen(RunSnapshot(elapsed_s=1, replicas=(many,)), 80, 24)
-    last = [line for line in lines if line.startswith("level")][-1]
-    first, through = last.split()[1].split("-")
-    assert through == "30"
-    assert last.split()[-1] == str(30 - int(first) + 1)
-
-
-def test_bars_shrink_to_one_scale_when_calls_are_many():
-    row = replica(0, running_by_level=(1000, 500, 1), waiting_by_level=(0, 0, 0))
-    lines = screen(RunSnapshot(elapsed_s=1, replicas=(row,)), 80, 24)
-    bars = [line.count("█") for line in lines]
-    longest, half, least = [bar for bar in bars if bar]
-    assert longest > 50
-    assert half == round(longest / 2)
-    assert least == 1
-
-
-def test_before_the_engine_is_up_it_says_so():
-    assert "no replica is up yet" in screen(snapshot(1, replicas=0), 80, 24)
+def test_a_paused_picture_says_so():
+    choice = Choice()
+    choice.paused = True
+    assert "paused" in screen(runs.snapshot(), 80, 24, choice=choice)[-1]
 
 
 def test_colour_is_used_unless_it_is_unwanted(monkeypatch):
+    def drawn() -> str:
+        console = Console(
+            force_terminal=True, color_system="truecolor", width=120, _environ=dict(os.environ)
+        )
+        with console.capture() as capture:
+            console.print(live_picture(runs.snapshot(), 120, 40, graph=runs.tree_search()))
+        return capture.get()
+
     monkeypatch.delenv("NO_COLOR", raising=False)
-    terminal = {"force_terminal": True, "color_system": "truecolor"}
-    assert "\x1b[32m" in "\n".join(screen(snapshot(7), 80, 24, **terminal))
+    assert "\x1b[32m" in drawn()
     monkeypatch.setenv("NO_COLOR", "1")
-    text = "\n".join(screen(snapshot(7), 80, 24, **terminal))
-    assert not [code for code in range(30, 48) if f"\x1b[{code}m" in text or f";{code}m" in text]
+    coloured = [
+        code for code in range(30, 48) if f"\x1b[{code}m" in drawn() or f";{code}m" in drawn()
+    ]
+    assert not coloured
 
 
 def test_without_utf8_the_picture_is_the_same_in_ascii():
-    text = "\n".join(screen(snapshot(210), 80, 24))
-    plain = ascii_text(text)
-    assert plain.isascii()
-    assert [len(line) for line in plain.splitlines()] == [len(line) for line in text.splitlines()]
-    assert "level 2    #########.. 9+2" in plain
+    state = runs.snapshot(210)
+    lines = screen(state, 120, 40, graph=runs.tree_search())
+    plain = [ascii_text(line) for line in lines]
+    assert all(line.isascii() for line in plain)
+    assert [len(line) for line in plain] == [cell_len(line) for line in lines]
+    assert not any("?" in line for line in plain), "a character has no counterpart in ASCII"
 
 
-def test_a_name_of_several_lines_takes_one_row():
-    rows = (program(0, name="two\nlines", id="a\nb"), program(1, name="日本語" * 9))
-    lines = screen(RunSnapshot(elapsed_s=1, programs=rows), 80, 24)
-    assert len([line for line in lines if "running" in line and "12.3" not in line]) == 3
-
-
-@pytest.mark.parametrize("width", [20, 40, 60, 80])
-def test_the_progress_line_leaves_out_what_does_not_fit(width):
-    line = progress_text(snapshot(0), width).plain
-    assert len(line) <= max(width, len("programs: 10 running"))
-    assert line.startswith("programs: 10 running")
-
-
-def test_the_progress_line_says_it_all_in_80_cells():
-    assert progress_text(snapshot(0), 80).plain == (
-        "programs: 10 running · 9/40 done · 1 failed · 412 calls · 213 tokens/s · 1:23"
-    )
+def test_wide_characters_keep_their_width_in_ascii():
+    assert ascii_text("日本 ◆ act") == "???? * act"

@@ -167,18 +167,18 @@ def test_without_word_from_the_engine_an_open_call_is_taken_to_run():
 
 def test_a_call_that_the_engine_does_not_have_yet_is_on_its_way():
     row = row_of(begin("a"), levels={"somebody else's": 1})
-    assert (row.state, row.waits_for) == ("running", "the way to the engine")
+    assert (row.state, row.waits_for) == ("running", "on its way in")
 
 
 def test_a_program_whose_calls_all_queue_is_waiting():
     row = row_of(begin("a"), begin("b"), levels={"a": 2, "b": 1}, places={"a": 3, "b": 1})
-    assert (row.state, row.waits_for, row.level) == ("waiting", "a seat, 1 before it", 1)
+    assert (row.state, row.waits_for, row.level) == ("waiting", "a seat, 1 ahead", 1)
     assert row_of(begin("a"), places={"a": 0}, levels={"a": 1}).waits_for == "a seat, next"
 
 
 def test_a_call_that_lost_its_seat_says_so():
     row = row_of(begin("a"), levels={"a": 2}, places={"a": 4}, preempted=frozenset({"a"}))
-    assert row.waits_for == "a seat again, 4 before it"
+    assert row.waits_for == "a seat again, 4 ahead"
 
 
 def test_a_program_in_a_tool_says_which_and_for_how_long():
