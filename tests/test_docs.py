@@ -2,7 +2,8 @@
 
 A document's blocks run in their order in one folder that holds the examples, shortened:
 
-- ``console``: each line ``$ autellix run ...`` as typed; other commands need a reason not to run;
+- ``console``: each line ``$ autellix run ...`` or ``$ autellix trace ...`` as typed; other commands
+  need a reason not to run;
 - ``python``: executed, with the test's engine as the process's;
 - after ``<!-- file: NAME -->`` a block is a file of that name;
 - after ``<!-- not run: REASON -->`` it is left alone.
@@ -107,7 +108,8 @@ class Reader:
 
     def _type(self, command: str) -> None:
         words = shlex.split(command, comments=True)
-        assert words[:2] == ["autellix", "run"], f"say <!-- not run: why --> above: {command}"
+        is_ours = words[0] == "autellix" and words[1] in ("run", "trace")
+        assert is_ours, f"say <!-- not run: why --> above: {command}"
         result = CliRunner().invoke(app, words[1:])
         assert result.exit_code == 0, f"{command}\n{result.output}"
         for name in [n for n, m in sys.modules.items() if _is_here(getattr(m, "__file__", None))]:

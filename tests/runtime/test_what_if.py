@@ -164,7 +164,7 @@ def test_predictions_stand_beside_what_was_recorded(width):
     found = what_if(RECORDED[0], ["fcfs", "plas"], [1, 2])
     text = shown(found, width)
     assert max(map(len, text.splitlines())) <= width
-    for words in ("atlas (recorded)", "react_agent-5", "recorded", "plas x1", "above"):
+    for words in ("atlas (recorded)", "react_agent-5", "recorded", "fcfs x1", "above"):
         assert words in text, words
     assert "Not in the trace, so assumed: 3 seats" in text
 
