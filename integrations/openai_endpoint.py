@@ -5,7 +5,8 @@ An ASGI application around the engine's own. In the order of a request's life:
 1. a request without this run's key, or to a route that is not served, is refused in OpenAI's form;
 2. what a client must not decide is taken out of it (priority, session, tickets); its model's name
    becomes the engine's;
-3. its identity: an open call that its header names, else a call of the program "main";
+3. its identity: an open call that its header names, else a call of the program "main"; a request
+   of a call that has ended meanwhile is refused, since nobody waits for its answer;
 4. the engine's application answers; the client leaving, or the call's program giving it up, both
    look to that application as if the client had gone, which aborts the call.
 """
@@ -38,6 +39,7 @@ PLAIN_ROUTES = ("/v1/models", "/health")
 _OURS = ("priority", "session_id", "request_id", "kv_transfer_params", "kv_hints")
 _TICKET_PREFIX = "autellix_"
 _HEADERS_PASSED_ON = (b"host", b"content-type", b"accept", b"user-agent")
+_STOPPED = "The call was stopped: its program has ended or has given it up."
 _GONE = 499  # the client has closed the request; OpenAI's clients do not try such a one again
 
 
@@ -50,6 +52,10 @@ class CallDesk(Protocol):
 
     def model_for(self, name: str | None) -> str:
         """The engine's model for a name that a client gave."""
+        ...
+
+    def is_over(self, call: str) -> bool:
+        """Whether a call of this id has been in the run, and has ended."""
         ...
 
     def serving(self, call: str, stop: Callable[[], None]) -> AbstractContextManager[None]:
@@ -132,7 +138,11 @@ class OpenAIEndpoint:
             return
         model = self._desk.model_for(request.get("model"))
         exchange = _Exchange(_cleaned(request, model), receive, send)
-        call, own = self._identify(scope, model)
+        named = _header(scope, CALL_HEADER.encode()).decode("latin-1")
+        if named and self._desk.is_over(named):
+            await _send_error(send, _GONE, _STOPPED, "call_stopped")
+            return
+        call, own = self._identify(named, model)
         self._exchanges.add(exchange)
         self._serving.add(call)
         try:
@@ -153,9 +163,8 @@ class OpenAIEndpoint:
                 # tries again sends the same name.
                 self._recorder.end_call(call, exchange.status, exchange.error)
 
-    def _identify(self, scope: Any, model: str) -> tuple[str, bool]:
+    def _identify(self, named: str, model: str) -> tuple[str, bool]:
         """The call's id, and whether it was announced only here."""
-        named = _header(scope, CALL_HEADER.encode()).decode("latin-1")
         if named and named not in self._serving and self._recorder.is_open(named):
             return named, False
         call = self._recorder.begin_call(model, beside=named or None)
@@ -229,11 +238,10 @@ class _Exchange:
         """Tell a client that is still there that its call was stopped."""
         if self._complete or not self._stopped.is_set():
             return
-        text = "The call was stopped: its program has ended or has given it up."
         if not self._code:
-            await _send_error(self._send, _GONE, text, "call_stopped")
+            await _send_error(self._send, _GONE, _STOPPED, "call_stopped")
             return
-        await self._break_off(text, "call_stopped")
+        await self._break_off(_STOPPED, "call_stopped")
 
     async def fail(self, text: str) -> None:
         """Tell the client that the engine cannot serve it."""

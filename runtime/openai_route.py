@@ -18,8 +18,10 @@ from ..integrations.openai_environment import openai_environment
 from ..integrations.openai_private import watch_requests
 from ..scheduler.tickets import Ticket
 from .http_server import HttpServer
+from .run_watch import RunWatch
 from .served_call import ServedCall, served_call
 from .session import Session
+from .top_route import WatchedApplication
 
 
 class OpenAIRoute:
@@ -27,14 +29,24 @@ class OpenAIRoute:
 
     Enter it before the user's modules are imported: many set their clients up then. It serves from
     the moment when the engine runs; a call made in this process before then starts the engine.
+
+    Args:
+        session: the run.
+        watch: what ``autellix top`` is shown of it; None lets nobody watch.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, watch: RunWatch | None = None) -> None:
         self.key = new_key()
+        self._watch = watch
         self._session = session
         self._server = HttpServer()
         self._endpoint = OpenAIEndpoint(session.recorder, self, self.key)
         self._undo = contextlib.ExitStack()
+
+    @property
+    def url(self) -> str:
+        """Its address, without a path."""
+        return self._server.url
 
     @property
     def base_url(self) -> str:
@@ -72,7 +84,10 @@ class OpenAIRoute:
         self._undo.close()
 
     def _serve(self) -> None:
-        self._server.start(self._endpoint, self._session.loop)
+        application: Any = self._endpoint
+        if self._watch is not None:
+            application = WatchedApplication(application, self._watch, self.key)
+        self._server.start(application, self._session.loop)
 
     async def _stop_calls(self) -> None:
         self._endpoint.stop()
@@ -86,6 +101,11 @@ class OpenAIRoute:
     def model_for(self, name: str | None) -> str:
         """The engine's model for a name that a client gave."""
         return self._session.model_for(name)
+
+    def is_over(self, call: str) -> bool:
+        """Whether a call of this id has been in the run, and has ended."""
+        session = self._session
+        return call in session.record and not session.recorder.is_open(call)
 
     @contextlib.contextmanager
     def serving(self, call: str, stop: Callable[[], None]) -> Iterator[None]:

@@ -30,6 +30,7 @@ class Desk:
         self.served: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[bytes, bytes]] = []
+        self.over: set[str] = set()
         self.stops: dict[str, Callable[[], None]] = {}
         self.answer: Callable[..., Any] = say_hello
 
@@ -42,6 +43,9 @@ class Desk:
             await self.answer(receive, send)
 
         return application
+
+    def is_over(self, call: str) -> bool:
+        return call in self.over
 
     def model_for(self, name: str | None) -> str:
         return "the model"
@@ -173,6 +177,17 @@ def test_a_named_open_call_is_that_call_and_is_ended_by_who_announced_it(
     assert world.seen.programs() == {"p"}
     assert not world.seen.ends
     world.recorder.end_call(call, "done")
+
+
+def test_a_request_of_a_call_that_has_ended_is_not_served(
+    endpoint: OpenAIEndpoint, world: World, desk: Desk
+) -> None:
+    call = str(world.recorder.begin_call("a"))
+    world.recorder.end_call(call, "aborted")
+    desk.over.add(call)
+    response = request(endpoint, json={}, headers={CALL_HEADER: call})
+    assert error_of(response)[:2] == (499, "call_stopped")
+    assert (desk.served, world.seen.statuses()) == ([], {"a": "aborted"})
 
 
 def test_a_second_request_beside_the_first_is_a_call_of_the_same_program(
