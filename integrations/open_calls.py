@@ -99,6 +99,19 @@ class OpenCalls:
             run.claimed = True
             return True
 
+    def claim_beside(self, run_id: UUID) -> UUID | None:
+        """Claim the next call that was announced together with this one."""
+        with self._lock:
+            run = self._runs.get(run_id)
+            if run is None or run.outside:
+                return None
+            for other in run.program.calls.values():
+                together = other.strand is run.strand and other.parent is run.parent
+                if together and other.kind == "llm" and not other.claimed:
+                    other.claimed = True
+                    return other.id
+            return None
+
     def end(
         self, run_id: UUID, status: CallEnd, error: str | None = None, *, outside: bool = False
     ) -> None:

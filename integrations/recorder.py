@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler
 
 from ..runtime.protocols import CallEnd, CallKind, ProgramEnd, ProgramObserver, ThreadKeeper
 from . import langgraph_private as private
+from .announced import Announced
 from .checkpoint_watch import CheckpointWatch
 from .forks import ForkHooks
 from .runs import Ambient
@@ -25,20 +25,6 @@ from .tracker import TaskPlace, Tracker
 F = TypeVar("F", bound=Callable[..., Any])
 _CANCELLED = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 _active: Recorder | None = None
-
-
-class _Announced(NamedTuple):
-    """The LLM calls that a context is in the middle of.
-
-    Attributes:
-        batch: how many prompts their ``generate`` holds.
-    """
-
-    batch: int
-    calls: tuple[UUID, ...]
-
-
-_NOTHING = _Announced(0, ())
 
 
 def _guarded(method: F) -> F:
@@ -69,7 +55,7 @@ class Recorder(BaseCallbackHandler):
     def __init__(self, observer: ProgramObserver, keeper: ThreadKeeper | None = None) -> None:
         self.tracker = Tracker(observer)
         self.checkpoints = CheckpointWatch(self.tracker, keeper) if keeper is not None else None
-        self._announced: ContextVar[_Announced] = ContextVar("autellix_announced")
+        self._announced = Announced()
         self._hooks = ForkHooks(self)
         self._undo: list[Callable[[], None]] = []
 
@@ -154,7 +140,7 @@ class Recorder(BaseCallbackHandler):
         Where one ``generate`` holds several prompts, it is the last of them: there the model's
         own ``run_manager.run_id`` tells them apart.
         """
-        last = self._announced.get(_NOTHING).calls[-1:]
+        last = self._announced.calls()[-1:]
         return str(last[0]) if last and self.tracker.is_open(last[0]) else None
 
     # -- calls that no callback announces -----------------------------------------------------
@@ -203,9 +189,17 @@ class Recorder(BaseCallbackHandler):
         model that makes more requests than that gets None: they are calls of their own.
         """
         claim = self.tracker.calls.claim
-        return next(
-            (str(run_id) for run_id in self._announced.get(_NOTHING).calls if claim(run_id)), None
-        )
+        return next((str(run_id) for run_id in self._announced.calls() if claim(run_id)), None)
+
+    @_guarded
+    def claim_beside(self, call: str) -> str | None:
+        """The next call that LangChain announced together with this one, for the first who asks.
+
+        A completion model sends the prompts of one ``generate`` in one request.
+        """
+        run_id = _as_uuid(call)
+        beside = self.tracker.calls.claim_beside(run_id) if run_id is not None else None
+        return str(beside) if beside is not None else None
 
     @_guarded
     def beat(self) -> None:
@@ -283,13 +277,13 @@ class Recorder(BaseCallbackHandler):
         self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any
     ) -> None:
         """An LLM call begins."""
-        self._announce(run_id, **kwargs)
+        self._announced.announce(run_id, kwargs.get("batch_size", 1))
         self._start_call("llm", serialized, run_id, **kwargs)
 
     @_guarded
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """An LLM call of a completion model begins."""
-        self._announce(run_id, **kwargs)
+        self._announced.announce(run_id, kwargs.get("batch_size", 1))
         self._start_call("llm", serialized, run_id, **kwargs)
 
     @_guarded
@@ -318,12 +312,6 @@ class Recorder(BaseCallbackHandler):
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A tool fails, is cancelled, or asks a person (which is no failure)."""
         self._end_call(run_id, error)
-
-    def _announce(self, run_id: UUID, *, batch_size: int = 1, **_: Any) -> None:
-        """LangChain announces all prompts of one ``generate`` before it sends the first."""
-        batch, calls = self._announced.get(_NOTHING)
-        first = batch != batch_size or len(calls) == batch
-        self._announced.set(_Announced(batch_size, (run_id,) if first else (*calls, run_id)))
 
     def _start_call(
         self,

@@ -118,8 +118,8 @@ class OpenAIRoute:
                 return session.programs.ticket(call)
 
             def further() -> Ticket:
-                name = session.host.engine.model
-                another = session.recorder.begin_call(name, beside=call)
+                name, recorder = session.host.engine.model, session.recorder
+                another = recorder.claim_beside(call) or recorder.begin_call(name, beside=call)
                 assert another is not None
                 stack.callback(session.recorder.end_call, another, "aborted")
                 return ticket_of(another)

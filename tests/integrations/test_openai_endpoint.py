@@ -192,6 +192,20 @@ def test_a_list_of_prompts_is_a_call_each_side_by_side(run: Runs) -> None:
     assert_served(document)
 
 
+def test_every_prompt_of_a_generate_is_served_as_the_call_that_was_announced(run: Runs) -> None:
+    code, document = run("""
+        from langchain_core.messages import HumanMessage
+        from langchain_openai import ChatOpenAI, OpenAI
+
+        chat, plain = ChatOpenAI(model="chat", SMALL), OpenAI(model="plain", SMALL)
+        chat.generate([[HumanMessage("One")], [HumanMessage("Two")], [HumanMessage("Three")]])
+        plain.generate(["One", "Two"])
+    """)
+    assert code == 0
+    assert sorted(call["name"] for call in calls_of(document)) == ["chat"] * 3 + ["plain"] * 2
+    assert_served(document)
+
+
 def test_langchain_models_and_raw_calls_share_a_node(run: Runs) -> None:
     code, document = run("""
         import asyncio, openai

@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from langchain_core.language_models.llms import BaseLLM
 from langchain_core.messages import HumanMessage
+from langchain_core.outputs import Generation, LLMResult
 from langgraph.graph import START, StateGraph
 
 from autellix.integrations.openai_calls import CALL_HEADER, OpenAICalls
@@ -144,6 +146,29 @@ def test_each_prompt_of_one_generate_is_a_call_of_its_own(
         announced = [str(run.run_id) for run in result.run]
         assert [made[word] for word in words.split()] == announced
     assert set(world.seen.statuses()) == set("abcde"), "no call was made up"
+
+
+def test_the_prompts_of_one_request_are_the_calls_that_were_announced(
+    world: World, calls: OpenAICalls
+) -> None:
+    made: list[Any] = []
+
+    class Completes(BaseLLM):
+        @property
+        def _llm_type(self) -> str:
+            return "completes"
+
+        def _generate(self, prompts: list[str], *args: Any, **kwargs: Any) -> LLMResult:
+            call = calls.begins("/completions", "gpt").call
+            made.append(call)
+            made.extend(world.recorder.claim_beside(call) for _ in prompts)
+            return LLMResult(generations=[[Generation(text=prompt)] for prompt in prompts])
+
+    result = Completes().generate(["a", "b", "c"])
+    assert made == [*(str(run.run_id) for run in result.run or ()), None]
+    alone = str(world.recorder.begin_call("d"))
+    assert world.recorder.claim_beside(alone) is None
+    world.recorder.end_call(alone, "done")
 
 
 @pytest.mark.parametrize(
