@@ -237,5 +237,5 @@ def generated(name: str, programs: int, seed: int) -> list[SimProgram]:
     for number in range(programs):
         kind = MIXED[number % len(MIXED)] if name == "mixed" else name
         rng = Random(f"{kind}/{seed}/{number}")
-        made.append(SimProgram(f"{kind}-{number}", GENERATORS[kind](rng)))
+        made.append(SimProgram(f"{kind}-{number}", GENERATORS[kind](rng), kind=kind))
     return made

@@ -103,7 +103,9 @@ def _program(line: str) -> tuple[SimProgram, float | None]:
     calls = cast("list[Any]", record["calls"])
     order = _in_order(calls)
     place = {calls[index]["id"]: at for at, index in enumerate(order)}
-    program = SimProgram(name, [_call(calls[index], place) for index in order])
+    source = record.get("source")
+    kind = source if isinstance(source, str) else ""
+    program = SimProgram(name, [_call(calls[index], place) for index in order], kind=kind)
     return program, _number(record, "arrival_s", None)
 
 

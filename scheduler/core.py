@@ -3,12 +3,13 @@
 The rules, in the order of a call's life. Levels count from 0 here and from 1 in what is reported.
 
 1. A call arrives at the level that holds its ticket's attained service, behind those already there,
-   with that level's whole quantum.
+   with that level's whole quantum. Where the ticket carries a course, that gives the level, and the
+   quantum lasts until the course comes to a worse one.
 2. Calls run in the order of their rank: by level, inside it by the arrival of their program where
    the policy ties by program, and then by entry into the level (first come, first served). Losing
    the seat does not change the rank.
 3. Every N steps the policy runs (:meth:`Scheduler.tick`). A call that has used up its quantum goes
-   one level down, to the end, with the new level's whole quantum.
+   one level down (or where its course says), to the end, with the new level's whole quantum.
 4. A call below the best level whose program has waited too long, (W + w) / (T + t) >= beta, goes to
    the end of the best level; its own w and t start again at 0 for this rule, so that a program's
    calls tend to be promoted together. W and T are the finished calls of its program. A call in the
@@ -32,6 +33,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .config import SchedulerConfig
+from .course import course_level
 from .levels import Levels, TypicalStep
 from .live_call import LiveCall
 from .policies import policy_named
@@ -113,14 +115,15 @@ class Scheduler:
         key = ticket.call if key is None else key
         if key in self.calls:
             raise ValueError(f"call {key!r} is live already; give every call its own id")
-        program = self._promotions.program(ticket, now)
+        expected_s = ticket.course[1] * self._token_s if ticket.course else 0.0
+        program = self._promotions.program(ticket, now, expected_s)
         call = LiveCall(ticket, key, program, now, self.config.kept_decisions)
         if self.program_ties:
             self._latest_program = max(self._latest_program, ticket.program_number)
             known = ticket.program_number >= 0
             call.program_number = ticket.program_number if known else self._latest_program
         self.calls[key] = program.calls[key] = call
-        level = self.levels.of(ticket.attained_s) if self.policy.multilevel else 0
+        level = self._first_level(ticket)
         self._enter(call, level, now)
         self._waiting[level][call] = None
         call.log(now, "arrival", f"attained {ticket.attained_s:.3g} s")
@@ -350,14 +353,36 @@ class Scheduler:
             return Levels(())
         return Levels.derive(self.config, self._level_step_s)
 
+    def _first_level(self, ticket: Ticket) -> int:
+        if not self.policy.multilevel:
+            return 0
+        if ticket.course:
+            return course_level(ticket.course, self.levels, self._token_s, 0.0)[0]
+        return self.levels.of(ticket.attained_s)
+
+    @property
+    def _token_s(self) -> float:
+        """What a token of a course counts as, seconds: the step that bounds are derived from."""
+        follows = self.config.first_quantum_s is None
+        return self._level_step_s if follows else self.typical_step_s
+
     def _enter(self, call: LiveCall, level: int, now: float) -> None:
-        """Put the call at the end of a level, with that level's whole quantum."""
+        """Put the call at the end of a level, with that level's whole quantum or its course's."""
         call.level = level
         call.placed_s = now
         place = (level << _LEVEL_SHIFT) + (call.program_number << _PROGRAM_SHIFT)
         call.rank = place + next(self._entries)
         call.levels.append(level + 1)
-        self._clock.grant(call, self.levels.quanta[level])
+        quantum_s = self.levels.quanta[level]
+        if call.ticket.course and self.policy.multilevel:
+            own, until_worse_s = self._course_level(call)
+            # Above its own level, after a promotion, it gets what everybody gets there.
+            quantum_s = until_worse_s if own <= level else quantum_s
+        self._clock.grant(call, quantum_s)
+
+    def _course_level(self, call: LiveCall) -> tuple[int, float]:
+        service_s = self._clock.service(call)
+        return course_level(call.ticket.course, self.levels, self._token_s, service_s)
 
     def _move(self, call: LiveCall, level: int, now: float) -> None:
         places = self._running if call.seated else self._waiting
@@ -379,7 +404,10 @@ class Scheduler:
 
     def _demote(self, call: LiveCall, now: float) -> None:
         used_up_s = call.quantum_s
-        self._move(call, call.level + 1, now)
+        level = call.level + 1
+        if call.ticket.course:
+            level = max(level, self._course_level(call)[0])
+        self._move(call, level, now)
         self.demotions += 1
         call.log(now, "demotion", f"quantum of {used_up_s:.3g} s used up")
         self._promotions.review(call, now)

@@ -34,6 +34,9 @@ class Policy(Protocol):
         program_aware: whether promotion counts the program's wait and service or the call's alone.
         program_ties: whether the call whose program came first goes first inside a level, unless
             the settings say otherwise.
+        learns: whether what programs of a name have done places the calls of others, in place of
+            attained service.
+        remembers: whether it starts with what earlier runs have learned.
     """
 
     @property
@@ -47,6 +50,12 @@ class Policy(Protocol):
 
     @property
     def program_ties(self) -> bool: ...  # noqa: D102
+
+    @property
+    def learns(self) -> bool: ...  # noqa: D102
+
+    @property
+    def remembers(self) -> bool: ...  # noqa: D102
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """p(c) of a new call, seconds.
@@ -66,6 +75,8 @@ class Fcfs:
     multilevel = False
     program_aware = False
     program_ties = False
+    learns = False
+    remembers = False
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """All calls are equal."""
@@ -79,6 +90,8 @@ class ProgramFcfs:
     multilevel = False
     program_aware = True
     program_ties = True
+    learns = False
+    remembers = False
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """Only the order of arrival counts."""
@@ -92,6 +105,8 @@ class Mlfq:
     multilevel = True
     program_aware = False
     program_ties = False
+    learns = False
+    remembers = False
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """A new call has attained nothing."""
@@ -105,6 +120,8 @@ class Plas:
     multilevel = True
     program_aware = True
     program_ties = False
+    learns = False
+    remembers = False
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """Sum of t over the finished calls."""
@@ -118,13 +135,50 @@ class Atlas:
     multilevel = True
     program_aware = True
     program_ties = False
+    learns = False
+    remembers = False
 
     def attained(self, history: History, chain_s: float | None) -> float:
         """The recursion over the parents; without a DAG the longest chain seen stands in."""
         return history.critical_path_s if chain_s is None else chain_s
 
 
-POLICIES: tuple[Policy, ...] = (Fcfs(), ProgramFcfs(), Mlfq(), Plas(), Atlas())
+class Adaptive:
+    """By what is still to be expected of the program, learned from this run's programs so far.
+
+    The Gittins index over a life table of each kind of program (:mod:`.gittins`,
+    :mod:`.service_history`): attained-service order where sizes are spread wide, program by program
+    where they are alike.
+    """
+
+    name = "adaptive"
+    multilevel = True
+    program_aware = True
+    program_ties = True
+    learns = True
+    remembers = False
+
+    def attained(self, history: History, chain_s: float | None) -> float:
+        """Sum of t over the finished calls; the ticket's course decides."""
+        return history.service_s
+
+
+class Gittins(Adaptive):
+    """As ``adaptive``, and begins with what earlier runs have learned of programs by name."""
+
+    name = "gittins"
+    remembers = True
+
+
+POLICIES: tuple[Policy, ...] = (
+    Fcfs(),
+    ProgramFcfs(),
+    Mlfq(),
+    Plas(),
+    Atlas(),
+    Adaptive(),
+    Gittins(),
+)
 
 
 def policy_named(name: str) -> Policy:

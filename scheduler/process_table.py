@@ -10,7 +10,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 
+from .life_table import work_of
 from .policies import Policy
+from .service_history import ServiceHistory
 from .tickets import Receipt, Ticket
 
 
@@ -49,6 +51,10 @@ class ProgramEntry:
         last_completion_s: end of the last call; None before the first.
         finished_calls: how many calls have ended.
         output_tokens: tokens that its finished calls generated.
+        name: of its graph; programs of one name are expected to be alike.
+        work: what its finished calls did, tokens as in :mod:`.life_table`.
+        longest_context: prompt and output of its longest finished call, tokens.
+        place: where its newest call was placed by what is known of its name; None before.
     """
 
     program: str
@@ -64,6 +70,10 @@ class ProgramEntry:
     last_completion_s: float | None = None
     finished_calls: int = 0
     output_tokens: int = 0
+    name: str = ""
+    work: float = 0.0
+    longest_context: int = 0
+    place: float | None = None
 
     def settle(self, receipt: Receipt, chain_s: float) -> None:
         """Book a finished call whose chain of parents took ``chain_s`` seconds.
@@ -78,6 +88,11 @@ class ProgramEntry:
         self.wait_s += receipt.wait_s
         self.owed_wait_s = 0.0 if promoted else self.owed_wait_s + receipt.wait_s
         self.output_tokens += receipt.output_tokens
+        # What an earlier call had in its context is computed again only where KV was lost.
+        known = max(receipt.cached_tokens, min(receipt.prompt_tokens, self.longest_context))
+        self.work += work_of(receipt.output_tokens, receipt.prompt_tokens - known)
+        context = receipt.prompt_tokens + receipt.output_tokens
+        self.longest_context = max(self.longest_context, context)
 
 
 class ProcessTable:
@@ -85,10 +100,12 @@ class ProcessTable:
 
     Args:
         policy: turns a program's history into the attained service of its next call.
+        history: what is known of earlier programs by name; it learns from those here.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, history: ServiceHistory | None = None) -> None:
         self.policy = policy
+        self.history = ServiceHistory() if history is None else history
         self.programs: dict[str, ProgramEntry] = {}
         self._program_of: dict[str, str] = {}
         self._numbers = count()
@@ -96,12 +113,17 @@ class ProcessTable:
     def __len__(self) -> int:
         return len(self.programs)
 
-    def open(self, program: str, now: float) -> ProgramEntry:
-        """The program's entry, made if there is none: a program may come back for another turn."""
+    def open(self, program: str, now: float, name: str = "") -> ProgramEntry:
+        """The program's entry, made if there is none: a program may come back for another turn.
+
+        Args:
+            name: of its graph, where that is known.
+        """
         entry = self.programs.get(program)
         if entry is None:
             entry = ProgramEntry(program=program, number=next(self._numbers), opened_s=now)
             self.programs[program] = entry
+        entry.name = name or entry.name
         return entry
 
     def call_started(
@@ -138,6 +160,7 @@ class ProcessTable:
             program_service_s=entry.service_s,
             program_wait_s=entry.owed_wait_s,
             prompt_tokens=prompt_tokens,
+            course=self._course(entry) if self.policy.learns else (),
             program_number=entry.number,
         )
 
@@ -170,12 +193,21 @@ class ProcessTable:
         entry.last_completion_s = now
         entry.finished_calls += 1
         if receipt is not None:
+            before = entry.work
             entry.settle(receipt, active.attained_s)
+            self.history.worked(entry.name, before, entry.work)
         return True
 
-    def close(self, program: str) -> ProgramEntry | None:
-        """The program has ended: frees its entry and forgets its active calls; None if unknown."""
+    def close(self, program: str, *, ended: bool = True) -> ProgramEntry | None:
+        """The program has ended: frees its entry and forgets its active calls; None if unknown.
+
+        Args:
+            ended: it has come to its end, well or not; False if it may go on, as one that waits for
+                a person: its work so far counts, but not as the size of a program.
+        """
         entry = self.programs.pop(program, None)
+        if entry is not None and ended and entry.finished_calls:
+            self.history.ended(entry.name, entry.work)
         for call in entry.active if entry else ():
             del self._program_of[call]
         return entry
@@ -187,6 +219,11 @@ class ProcessTable:
             for entry in self.programs.values()
             if not entry.active and now - self._last_sign(entry) > older_than_s
         ]
+
+    def _course(self, entry: ProgramEntry) -> tuple[float, ...]:
+        course = self.history.course(entry.name, entry.work, entry.place)
+        entry.place = course[1]
+        return course
 
     @staticmethod
     def _last_sign(entry: ProgramEntry) -> float:

@@ -48,14 +48,19 @@ class Promotions:
         self._reviews: list[tuple[float, int, LiveCall]] = []
         self._sweep_at = _LEAST_SWEEP
 
-    def program(self, ticket: Ticket, now: float) -> ProgramTotals:
-        """The totals that the ticket's call is to share with its program's other live calls."""
+    def program(self, ticket: Ticket, now: float, expected_s: float = 0.0) -> ProgramTotals:
+        """The totals that the ticket's call is to share with its program's other live calls.
+
+        Args:
+            expected_s: service that its place stands for: a program that has not begun is judged by
+                that, or any wait would be too long for it.
+        """
         program = self.programs.get(ticket.program)
         if program is None:
             program = self.programs[ticket.program] = ProgramTotals()
         # A ticket may not know yet what ended here, nor do we know what ended elsewhere; and no
         # program has taken less than the chain that leads to its new call.
-        service_s = max(ticket.program_service_s, ticket.attained_s)
+        service_s = max(ticket.program_service_s, ticket.attained_s, expected_s)
         self._raise(
             program,
             max(ticket.program_wait_s - program.wait_s, 0.0),

@@ -5,6 +5,7 @@
 | ``vllm`` | first come, first served, by call | no |
 | ``vllm-opt`` | the same | yes |
 | ``mlfq``, ``plas``, ``atlas`` | the core's levels | yes |
+| ``adaptive``, ``gittins`` | what is still to be expected of the program | yes |
 | ``program-fcfs`` | the call whose program came first | yes |
 | ``srpt`` | least remaining work x tokens of the program; knows the future | yes |
 | ``default`` | what ``autellix run`` uses | yes |
@@ -55,6 +56,8 @@ SIM_POLICIES = (
     "mlfq",
     "plas",
     "atlas",
+    "adaptive",
+    "gittins",
     "program-fcfs",
     "srpt",
     "default",

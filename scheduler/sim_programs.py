@@ -52,6 +52,7 @@ class SimProgram:
         calls: parents before their children.
         system: name of a system prompt that starts every prompt, the same in other programs.
         system_tokens: its length, tokens.
+        kind: what programs like this one are called, as the name of a graph does.
 
     Raises:
         InputError: no calls, a parent that is not an earlier call, or a prompt shorter than the
@@ -62,6 +63,7 @@ class SimProgram:
         "_trees",
         "calls",
         "children",
+        "kind",
         "name",
         "output_tokens",
         "roots",
@@ -70,11 +72,18 @@ class SimProgram:
     )
 
     def __init__(
-        self, name: str, calls: Sequence[SimCall], *, system: str = "", system_tokens: int = 0
+        self,
+        name: str,
+        calls: Sequence[SimCall],
+        *,
+        system: str = "",
+        system_tokens: int = 0,
+        kind: str = "",
     ) -> None:
         if not calls:
             raise InputError(f"program {name!r} has no calls; leave it out")
         self.name = name
+        self.kind = kind
         self.calls = tuple(calls)
         self.system = system
         self.system_tokens = system_tokens if system else 0

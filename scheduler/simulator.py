@@ -31,6 +31,7 @@ from .balancers import Balancer, ProgramLocality
 from .engine_model import EngineModel
 from .policies import policy_named
 from .process_table import ProcessTable
+from .service_history import ServiceHistory
 from .sim_call import Ended, ReplicaCall
 from .sim_kv import Resume
 from .sim_live import LiveProgram
@@ -57,6 +58,7 @@ class Simulation:
         resume: how calls that lost their seat get their KV back.
         on_call: is told of every call that has ended.
         longest_stretch: most steps taken at once; 1 for a comparison.
+        history: what is known of earlier programs, for policies that learn.
 
     Attributes:
         now: virtual time, seconds.
@@ -78,6 +80,7 @@ class Simulation:
         resume: Resume = "recompute",
         on_call: Callable[[CallRecord], None] | None = None,
         longest_stretch: int = 1 << 40,
+        history: ServiceHistory | None = None,
     ) -> None:
         if replicas < 1:
             raise SettingsError(f"replicas must be a whole number >= 1, got {replicas!r}")
@@ -95,7 +98,7 @@ class Simulation:
             )
             for _ in range(replicas)
         ]
-        self.table = ProcessTable(policy_named(policy.config.policy))
+        self.table = ProcessTable(policy_named(policy.config.policy), history)
         self.result = SimResult(busy_s=[0.0] * replicas, calls_served=[0] * replicas)
         self._balancer = balancer or ProgramLocality()
         self._on_call = on_call
@@ -185,7 +188,7 @@ class Simulation:
         program = LiveProgram(spec, now, len(self.replicas))
         if self._work_left is not None:
             self._work_left.program_comes(program)
-        self.table.open(spec.name, now)
+        self.table.open(spec.name, now, spec.kind)
         for index in spec.roots:
             self._ready(program, index, now)
 

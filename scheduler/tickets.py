@@ -31,6 +31,7 @@ class Ticket:
         prompt_tokens: length of the prompt; 0 while it is not tokenised yet.
         program_number: place of the program in the order in which programs came, from 0; -1 where
             that is not known: the call then stands as if its program had come last.
+        course: where the call stands as it goes on, see :mod:`.course`; empty: by attained service.
     """
 
     program: str
@@ -40,17 +41,22 @@ class Ticket:
     program_wait_s: float = 0.0
     prompt_tokens: int = 0
     program_number: int = -1
+    course: tuple[float, ...] = ()
 
-    def to_flat(self) -> dict[str, str | int | float]:
+    def to_flat(self) -> dict[str, str | int | float | list[float]]:
         """The ticket as a flat dictionary with prefixed keys (vLLM's ``extra_args``)."""
-        return {flat: getattr(self, name) for name, flat in _TICKET_KEYS.items()}
+        flat = {key: getattr(self, name) for name, key in _TICKET_KEYS.items()}
+        flat[_TICKET_KEYS["course"]] = list(self.course)
+        return flat
 
     @classmethod
     def from_flat(cls, flat: Mapping[str, Any] | None) -> Self | None:
         """Read a ticket back; None where there is none (a call from outside)."""
         if not flat or _TICKET_KEYS["call"] not in flat:
             return None
-        return cls(**{name: flat[key] for name, key in _TICKET_KEYS.items() if key in flat})
+        values = {name: flat[key] for name, key in _TICKET_KEYS.items() if key in flat}
+        values["course"] = tuple(values.get("course", ()))
+        return cls(**values)
 
 
 _TICKET_KEYS = {f.name: _PREFIX + f.name for f in fields(Ticket)}

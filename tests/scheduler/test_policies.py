@@ -39,7 +39,7 @@ def test_under_atlas_a_root_has_attained_nothing() -> None:
 
 
 def test_an_unknown_policy_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(SettingsError, match="fcfs, program-fcfs, mlfq, plas, atlas, got 'sjf'"):
+    with pytest.raises(SettingsError, match="plas, atlas, adaptive, gittins, got 'sjf'"):
         policy_named("sjf")
 
 
