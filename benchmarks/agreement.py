@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from autellix.errors import UsageError
 from autellix.runtime.calibrate_fit import Point, fit_steps
 from autellix.scheduler.engine_model import EngineModel
 from autellix.scheduler.sim_orders import sim_policy
+from autellix.scheduler.sim_programs import SimProgram
+from autellix.scheduler.simulator import SimResult
 from autellix.scheduler.step_log import Step
 from benchmarks.metrics import Cell, cell
 from benchmarks.options import MOST_LOAD, names_in, numbers_in, run_command
@@ -48,14 +50,22 @@ def main(arguments: Sequence[str]) -> None:
     loads = numbers_in(options.load, "--load", MOST_LOAD)
     if not 0 < options.factor <= 1:
         raise UsageError(f"--factor must be above 0 and at most 1, got {options.factor:g}")
+    pieces = _pieces(options.json, needed=options.again)
+    if options.again:
+        pieces = {name: _simulated_again(piece) for name, piece in pieces.items()}
+        write_result(options.json, result_document(goal=GOAL, pieces=pieces))
+        return
     served = workload(options.workload, options.programs, options.seed)
-    pieces = _pieces(options.json)
     engine = RealEngine.start(seats=options.seats, kv_tokens=options.kv_tokens)
     try:
-        points = _calibrated(engine)
+        swept = engine.sweep(lambda number, of, name: print(f"calibrate: {name}"))
+        engine.model = replace(engine.model, turnaround_s=swept.turnaround_s)
+        engine.model = _fitted(engine.model, swept.points, swept.between_s)
         for load in loads:
             piece = _piece(engine, served, policies, load, options)
-            pieces[f"{served.name}/{load:g}"] = {**piece, "points": [asdict(p) for p in points]}
+            points = [asdict(point) for point in swept.points]
+            piece |= {"between_s": swept.between_s, "points": points}
+            pieces[f"{served.name}/{load:g}"] = piece
             if options.json:
                 write_result(options.json, result_document(goal=GOAL, pieces=pieces))
     finally:
@@ -76,25 +86,34 @@ def _parser() -> argparse.ArgumentParser:
     add("--seats", type=int, default=16, help="most calls in a step")
     add("--kv-tokens", type=int, metavar="N", help="KV capacity, instead of the engine's own")
     add("--json", type=Path, metavar="FILE", help="add the result to that file")
+    again = "simulate all of that file again, with models fitted anew to what was measured"
+    add("--again", action="store_true", help=again)
     add("--steps", type=Path, metavar="FILE", help="write every step that was measured there")
     return parser
 
 
-def _pieces(path: Path | None) -> dict[str, Any]:
+def _pieces(path: Path | None, *, needed: bool) -> dict[str, Any]:
     if path is None or not path.exists():
+        if needed:
+            raise UsageError("--again needs --json with a file that is there")
         return {}
-    return json.loads(path.read_text())["pieces"]
+    try:
+        return json.loads(path.read_text())["pieces"]
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is no result of benchmarks.agreement; name another") from None
 
 
-def _calibrated(engine: RealEngine) -> list[Point]:
-    """Give the engine's model the step times that it has now; what was measured."""
-    points, between_s = engine.sweep(lambda number, of, name: print(f"calibrate: {name}"))
+def _fitted(model: EngineModel, points: Sequence[Point], between_s: float) -> EngineModel:
+    """The engine's model with the step times that it has now."""
     fit = fit_steps(points)
     step = replace(fit.step, a=fit.step.a + between_s)
-    engine.model = replace(engine.model, step=step)
     errors = ", ".join(f"{region} {found.median:.1%}" for region, found in fit.residuals.items())
-    print(f"{step}, between steps {between_s:.4f} s; median errors: {errors}", flush=True)
-    return points
+    print(
+        f"{step}, {between_s:.4f} s of it between steps; turnaround {model.turnaround_s:.4f} s; "
+        f"median errors: {errors}",
+        flush=True,
+    )
+    return replace(model, step=step)
 
 
 def _piece(
@@ -106,21 +125,12 @@ def _piece(
 ) -> dict[str, Any]:
     """One load: all policies on both engines."""
     programs = scaled_programs(served.programs, options.factor)
-    simulated = SimulatedEngine(model=engine.model)
-    rate = load * simulated.capacity(programs, options.seed).programs_per_s
-    rows = []
-    for policy in policies:
-        arrivals = [*poisson(programs, rate, options.seed)]
-        done = engine.serve(arrivals, sim_policy(policy))
-        figure = _figures(served.name, policy, load, rate, options.seed)
-        real = figure(done.result, "vllm")
-        other = figure(simulated.serve(arrivals, policy), f"sim:{engine.model.name}")
-        rows.append(_row(real, other, done.steps, engine.model))
-        print(_line(rows[-1]), flush=True)
-        if options.steps:
-            _write_steps(options.steps, load, policy, done.steps)
-    return {
+    rate = (
+        load * SimulatedEngine(model=engine.model).capacity(programs, options.seed).programs_per_s
+    )
+    piece = {
         "workload": served.name,
+        "given": options.workload,
         "load": load,
         "rate": rate,
         "programs": len(programs),
@@ -128,40 +138,78 @@ def _piece(
         "factor": options.factor,
         "seed": options.seed,
         "preset": engine.model.to_dict(),
-        "rows": rows,
+        "rows": [],
     }
+    for policy in policies:
+        arrivals = [*poisson(programs, rate, options.seed)]
+        done = engine.serve(arrivals, sim_policy(policy))
+        real = _figures(piece, policy, done.result, "vllm")
+        piece["rows"].append(_row(piece, real, _sums(done.steps), arrivals))
+        if options.steps:
+            _write_steps(options.steps, load, policy, done.steps)
+    return piece
 
 
-def _figures(
-    name: str, policy: str, load: float, rate: float, seed: int
-) -> Callable[[Any, str], Cell]:
-    def figures(result: Any, engine: str) -> Cell:
-        return cell(
-            result,
-            workload=name,
-            policy=policy,
-            engine=engine,
-            load=load,
-            rate=rate,
-            seed=seed,
-        )
-
-    return figures
+def _simulated_again(piece: dict[str, Any]) -> dict[str, Any]:
+    """A piece whose simulated side is made anew from what was measured."""
+    points = [Point(**point) for point in piece["points"]]
+    model = _fitted(EngineModel.from_dict(piece["preset"]), points, piece["between_s"])
+    served = workload(piece["given"], piece["programs"], piece["seed"])
+    programs = scaled_programs(served.programs, piece["factor"])
+    arrivals = [*poisson(programs, piece["rate"], piece["seed"])]
+    piece = {**piece, "preset": model.to_dict()}
+    rows = [_row(piece, row["real"], row["steps"], arrivals) for row in piece["rows"]]
+    return {**piece, "rows": rows}
 
 
-def _row(real: Cell, simulated: Cell, steps: Sequence[Step], model: EngineModel) -> dict[str, Any]:
-    measured_s = sum(step.step_s for step in steps)
+def _figures(piece: dict[str, Any], policy: str, result: SimResult, engine: str) -> Cell:
+    return cell(
+        result,
+        workload=piece["workload"],
+        policy=policy,
+        engine=engine,
+        load=piece["load"],
+        rate=piece["rate"],
+        seed=piece["seed"],
+    )
+
+
+def _sums(steps: Sequence[Step]) -> dict[str, float]:
+    """Of the engine's steps; the model of a step is linear, so these are all it needs."""
+    names = ("prefill_tokens", "sequences", "kv_tokens", "prefill_reach")
+    sums = {name: sum(getattr(step, name) for step in steps) for name in names}
     between_s = sum(step.gap_s for step in steps if step.gap_s < _BUSY_GAP_S)
-    modelled_s = sum(model.step.of(s.prefill_tokens, s.sequences, s.kv_tokens) for s in steps)
-    return {
+    return {**sums, "count": len(steps), "seconds": sum(s.step_s for s in steps) + between_s}
+
+
+def _row(
+    piece: dict[str, Any],
+    real: Cell,
+    sums: dict[str, float],
+    arrivals: Sequence[tuple[float, SimProgram]],
+) -> dict[str, Any]:
+    model = EngineModel.from_dict(piece["preset"])
+    result = SimulatedEngine(model=model).serve(arrivals, real["policy"])
+    simulated = _figures(piece, real["policy"], result, f"sim:{model.name}")
+    step = model.step
+    modelled_s = (
+        step.a * sums["count"]
+        + step.b * sums["prefill_tokens"]
+        + step.c * sums["sequences"]
+        + step.d * sums["kv_tokens"]
+        + step.e * sums["prefill_reach"]
+    )
+    row = {
         "policy": real["policy"],
         "real": real,
         "simulated": simulated,
         "error": simulated["mean_response_s"] / real["mean_response_s"] - 1,
         "errors": {name: simulated[name] / real[name] - 1 for name in _SHOWN},
-        "steps": len(steps),
-        "steps_error": modelled_s / (measured_s + between_s) - 1,
+        "steps": sums,
+        "steps_error": modelled_s / sums["seconds"] - 1,
     }
+    print(_line(row), flush=True)
+    return row
 
 
 def _line(row: dict[str, Any]) -> str:

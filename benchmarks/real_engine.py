@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from autellix.errors import UsageError
 from autellix.runtime.calibrate import engine_limits, engine_shape
-from autellix.runtime.calibrate_fit import Point
 from autellix.runtime.calibrate_sweep import Sweep
 from autellix.runtime.engine_host import EngineHost
 from autellix.runtime.engine_loop import EngineLoop
@@ -127,12 +126,12 @@ class RealEngine:
         self._host.stop()
         self._folder.cleanup()
 
-    def sweep(self, note: Callable[[int, int, str], None]) -> tuple[list[Point], float]:
-        """Measure steps of many shapes; the points, and the work between steps, seconds."""
+    def sweep(self, note: Callable[[int, int, str], None]) -> Sweep:
+        """Measure steps of many shapes."""
         config = self._replica.llm.vllm_config
         sweep = Sweep(self._replica, engine_limits(config))
         self._host.loop.run(sweep.run(note))
-        return sweep.points, sweep.between_s
+        return sweep
 
     def serve(self, arrivals: Iterable[tuple[float, SimProgram]], policy: SimPolicy) -> RealRun:
         """Serve programs that arrive at given times, seconds from the start."""

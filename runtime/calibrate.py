@@ -2,9 +2,9 @@
 
 The document that it prints or writes::
 
-    {"preset": {"name", "step": {"a", "b", "c", "d"}, "kv_tokens", "block_tokens", "seats", ...},
-     "fit": {"step", "residuals", "attention_s", "with_attention"}, "between_s", "model",
-     "engine_args", "machine", "vllm", "points": [...]}
+    {"preset": {"name", "step": {"a", "b", "c", "d", "e"}, "kv_tokens", "block_tokens", ...},
+     "fit": {"step", "residuals", "linear", "linear_residuals"}, "between_s", "model",
+     "engine_args", "machine", "points": [...]}
 
 ``preset`` is what ``sim:FILE.json`` reads. Its ``a`` is the fit's plus ``between_s``, the engine's
 own work between two steps, which is in no step's time but in every program's.
@@ -93,6 +93,7 @@ def calibrate(settings: Settings, console: Console, *, name: str | None = None) 
     preset = EngineModel(
         name=name or served_name.rstrip("/").rpartition("/")[2],
         step=replace(fit.step, a=fit.step.a + swept.between_s),
+        turnaround_s=swept.turnaround_s,
         **shape,
     )
     document = {
@@ -166,20 +167,22 @@ def report(done: Calibration, console: Console) -> None:
     console.print(
         f"A step of {done.document['model']} takes {1e3 * step.a:.3g} ms "
         f"({1e3 * between_s:.2g} ms of them between steps) + {1e6 * step.b:.4g} us a prompt token "
-        f"+ {1e6 * step.c:.4g} us a call + {1e9 * step.d:.4g} ns a token of KV.",
+        f"+ {1e6 * step.c:.4g} us a call + {1e9 * step.d:.4g} ns a token of KV "
+        f"+ {1e9 * step.e:.4g} ns a token that a prompt token looks back on.",
         highlight=False,
     )
-    table = Table("steps", "points", "median error", "P90 error", "R2", "with attention of prompts")
+    table = Table("steps", "points", "median error", "P90", "R2", "without the last term", "P90")
     for column in table.columns[1:]:
         column.justify = "right"
     for region, found in done.fit.residuals.items():
-        curved = done.fit.with_attention[region]
-        table.add_row(region, str(found.points), *_shown(found), f"{curved.median:.1%}")
+        linear = done.fit.linear_residuals[region]
+        table.add_row(region, str(found.points), *_shown(found), *_shown(linear)[:2])
     console.print(table)
     preset = done.preset
     console.print(
         f"{preset.kv_tokens:,} tokens of KV in blocks of {preset.block_tokens}, {preset.seats} "
-        f"seats, {preset.token_budget:,} tokens a step.",
+        f"seats, {preset.token_budget:,} tokens a step; {1e3 * preset.turnaround_s:.2g} ms from a "
+        "call's last token to its program and back into the engine.",
         highlight=False,
     )
 

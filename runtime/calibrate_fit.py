@@ -1,12 +1,12 @@
 """Fits step times of an engine: nonnegative least squares, and how far measured steps lie from it.
 
-A step takes ``a + b*prefill_tokens + c*sequences + d*kv_tokens`` seconds. The fit minimises the sum
-of squared *relative* errors, so that short steps count as much as long ones. With four coefficients
-nonnegative least squares needs no iteration: of the fits with some coefficients at 0 it is the best
-one without a negative coefficient, and there are 16 of them.
+A step takes ``a + b*prefill_tokens + c*sequences + d*kv_tokens + e*prefill_reach`` seconds; the
+last term is the attention of prompts, of which every token looks back on all before it. The fit
+minimises the sum of squared *relative* errors, so that short steps count as much as long ones. With
+so few coefficients nonnegative least squares needs no iteration: of the fits with some coefficients
+at 0 it is the best one without a negative coefficient, and there are 32 of them.
 
-Beside it the same is fitted with one more term, the attention of prompts: every prompt token looks
-back on all before it. It says where the four terms fall short; the model does not have it.
+Beside it the first four terms are fitted alone, which says what the fifth is worth.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class StepFit:
     Attributes:
         step: the coefficients.
         residuals: by region, and of "all".
-        attention_s: the coefficient of the fifth term, seconds per token looked back on.
-        with_attention: residuals of the fit with it.
+        linear: the coefficients of the first four terms alone.
+        linear_residuals: and how far measured steps lie from those.
     """
 
     step: StepTime
     residuals: dict[str, Residuals]
-    attention_s: float
-    with_attention: dict[str, Residuals]
+    linear: StepTime
+    linear_residuals: dict[str, Residuals]
 
     def to_dict(self) -> dict[str, Any]:
         """The fit as plain values."""
@@ -93,25 +93,24 @@ def fit_steps(points: Sequence[Point]) -> StepFit:
     """
     if len(points) < 4:
         raise EngineError(
-            f"Only {len(points)} kinds of step were measured, too few to fit four coefficients; "
+            f"Only {len(points)} kinds of step were measured, too few to fit the coefficients; "
             "give the engine more seats or a longer context."
         )
     rows = [(1.0, p.prefill_tokens, p.sequences, p.kv_tokens, p.prefill_reach) for p in points]
     shapes = np.array(rows)
     seconds = np.array([p.step_s for p in points])
+    whole = nonnegative_fit(shapes, seconds)
     linear = nonnegative_fit(shapes[:, :4], seconds)
-    curved = nonnegative_fit(shapes, seconds)
-    if linear[0] <= 0:
+    if whole[0] <= 0 or linear[0] <= 0:
         raise EngineError(
             "The steps measured have no constant part, which no engine's do: something else kept "
             "the machine busy. Calibrate again when it is quiet."
         )
-    a, b, c, d = (float(value) for value in linear)
     return StepFit(
-        step=StepTime(a=a, b=b, c=c, d=d),
-        residuals=_residuals(points, shapes[:, :4] @ linear),
-        attention_s=float(curved[4]),
-        with_attention=_residuals(points, shapes @ curved),
+        step=StepTime(**dict(zip("abcde", whole.tolist(), strict=True))),
+        residuals=_residuals(points, shapes @ whole),
+        linear=StepTime(**dict(zip("abcd", linear.tolist(), strict=True))),
+        linear_residuals=_residuals(points, shapes[:, :4] @ linear),
     )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from ..scheduler.step_log import Step
-from ..scheduler.tickets import Ticket
+from ..scheduler.tickets import Receipt, Ticket
 from .calibrate_fit import Point
 from .token_calls import token_call
 
@@ -125,11 +126,13 @@ class Sweep:
     Attributes:
         points: what has been measured so far.
         gaps_s: the engine's own work between two steps, one of each step.
+        turnarounds_s: of calls that were alone, what a call takes beside its time in the engine.
     """
 
     def __init__(self, replica: VllmReplica, limits: EngineLimits, *, seed: int = 0) -> None:
         self.points: list[Point] = []
         self.gaps_s: list[float] = []
+        self.turnarounds_s: list[float] = []
         self._replica = replica
         self._limits = limits
         self._random = random.Random(seed)
@@ -163,7 +166,19 @@ class Sweep:
         """The engine's own work between two steps, seconds."""
         return median(self.gaps_s) if self.gaps_s else 0.0
 
+    @property
+    def turnaround_s(self) -> float:
+        """From the output of a call's last step to the program, and from it to the engine again."""
+        return median(self.turnarounds_s) if self.turnarounds_s else 0.0
+
     async def _send(self, shape: Shape) -> None:
+        if shape.calls == shape.output_tokens == 1 and not shape.joining:
+            began_s = time.monotonic()
+            receipt = await self._call(shape.prompt_tokens, 1)
+            in_engine_s = receipt.service_s + receipt.wait_s
+            if shape.prompt_tokens <= self._limits.token_budget:
+                self.turnarounds_s.append(time.monotonic() - began_s - in_engine_s)
+            return
         tasks = [
             asyncio.create_task(self._call(shape.prompt_tokens, shape.output_tokens))
             for _ in range(shape.calls)
@@ -172,7 +187,7 @@ class Sweep:
             await self._call(tokens, 1)
         await asyncio.gather(*tasks)
 
-    def _call(self, prompt_tokens: int, output_tokens: int) -> Coroutine[Any, Any, None]:
+    def _call(self, prompt_tokens: int, output_tokens: int) -> Coroutine[Any, Any, Receipt]:
         self._serial += 1
         name = f"calibrate-{self._serial}"
         prompt = [self._random.randint(_FIRST_TOKEN, _LAST_TOKEN) for _ in range(prompt_tokens)]
@@ -183,9 +198,12 @@ class Sweep:
             read_prefix_cache=False,
         )
 
-        async def run() -> None:
-            async for _ in self._replica.generate(call):
-                pass
+        async def run() -> Receipt:
+            receipt = None
+            async for chunk in self._replica.generate(call):
+                receipt = chunk.receipt
+            assert receipt is not None
+            return receipt
 
         return run()
 

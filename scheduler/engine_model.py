@@ -2,7 +2,9 @@
 
 A step takes ``a + b * prefill_tokens + c * sequences + d * kv_tokens`` seconds. Prefill tokens are
 the prompt tokens computed in the step, sequences the calls in it, KV tokens the context that these
-calls have in the cache when it begins.
+calls have in the cache when it begins. A fitted model has one term more, ``e * prefill_reach``:
+every prompt token computed looks back on all before it, which on a CPU is most of a long prompt's
+time. The presets by roofline leave it out (e = 0).
 
 **Presets by roofline.** A step cannot be faster than reading what it needs from memory, nor than
 its arithmetic. With weights of W bytes and P parameters, bandwidth B and peak F (dense bf16):
@@ -50,15 +52,19 @@ from autellix.errors import InputError, SettingsError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """Duration of a step, seconds: ``a + b*prefill_tokens + c*sequences + d*kv_tokens``."""
+    """Duration of a step, seconds: ``a + b*prefill_tokens + c*sequences + d*kv_tokens``.
+
+    And ``e*prefill_reach``, the attention of prompts, where a fit has it.
+    """
 
     a: float
     b: float = 0.0
     c: float = 0.0
     d: float = 0.0
+    e: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("a", "b", "c", "d"):
+        for name in ("a", "b", "c", "d", "e"):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not 0 <= value < math.inf or (name == "a" and value == 0):
@@ -67,9 +73,19 @@ class StepTime:
                     f"{value!r}; take those of a preset"
                 )
 
-    def of(self, prefill_tokens: int, sequences: int, kv_tokens: int) -> float:
-        """Seconds that such a step takes."""
-        return self.a + self.b * prefill_tokens + self.c * sequences + self.d * kv_tokens
+    def of(
+        self, prefill_tokens: int, sequences: int, kv_tokens: int, prefill_reach: float = 0.0
+    ) -> float:
+        """Seconds that such a step takes.
+
+        Args:
+            prefill_tokens: prompt tokens computed.
+            sequences: calls in it.
+            kv_tokens: context that these calls have in the cache when it begins.
+            prefill_reach: sum over the prompt tokens of how many each looks back on.
+        """
+        linear = self.a + self.b * prefill_tokens + self.c * sequences + self.d * kv_tokens
+        return linear + self.e * prefill_reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +101,8 @@ class EngineModel:
         token_budget: most tokens in a step, prompts in chunks and one for each decoding call.
         kv_bytes_per_token: KV of a token, bytes.
         link_bytes_per_s: bandwidth between device and host memory, for swapping.
+        turnaround_s: from a call's last token to its program and from there back into the engine,
+            which meanwhile goes on with its next step, seconds.
 
     Raises:
         SettingsError: a value is impossible.
@@ -98,6 +116,7 @@ class EngineModel:
     token_budget: int = 2048
     kv_bytes_per_token: int = 131_072
     link_bytes_per_s: float = 25e9
+    turnaround_s: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("kv_tokens", "block_tokens", "seats", "token_budget", "kv_bytes_per_token"):
@@ -116,6 +135,11 @@ class EngineModel:
         number = isinstance(self.link_bytes_per_s, int | float)
         if not number or not self.link_bytes_per_s > 0:
             raise SettingsError(f"link_bytes_per_s must be > 0, got {self.link_bytes_per_s!r}")
+        number = isinstance(self.turnaround_s, int | float)
+        if not number or not 0 <= self.turnaround_s < math.inf:
+            raise SettingsError(
+                f"turnaround_s must be seconds >= 0, got {self.turnaround_s!r}; 0 leaves it out"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """The model as plain values."""
@@ -137,7 +161,7 @@ class EngineModel:
                 f"an engine preset {what}; it needs {', '.join(sorted(needed))} and may have "
                 f"{', '.join(sorted(known - needed))}"
             )
-        step = {name: values["step"].get(name, 0.0) for name in ("a", "b", "c", "d")}
+        step = {name: values["step"].get(name, 0.0) for name in ("a", "b", "c", "d", "e")}
         return cls(**{**values, "step": StepTime(**step)})
 
     @property
@@ -155,7 +179,8 @@ class EngineModel:
         """
         step = self.step
         each = step.a / self.seats + step.c + step.d * (prompt_tokens + output_tokens / 2)
-        return step.b * new_tokens + output_tokens * each
+        reach = new_tokens * (prompt_tokens - new_tokens / 2)
+        return step.b * new_tokens + step.e * reach + output_tokens * each
 
 
 _FULL_CHUNK, _FULL_BATCH = 2048, 256

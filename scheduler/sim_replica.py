@@ -340,12 +340,15 @@ class Replica:
         step, generation = self.model.step, self._generation
         prefill = sum(self._chunks)
         kv_tokens = generation.kv_tokens
-        for call in self._prefills:
+        reach = reach_growth = 0.0
+        for call, chunk in zip(self._prefills, self._chunks, strict=True):
             kv_tokens += call.computed
+            reach += chunk * (call.computed + chunk / 2)
+            reach_growth += chunk * chunk
         sequences = generation.calls + len(self._prefills)
         series = self._series
-        series.first_s = step.of(prefill, sequences, kv_tokens) + self.kv.link_s
-        series.growth_s = step.d * (generation.calls + prefill)
+        series.first_s = step.of(prefill, sequences, kv_tokens, reach) + self.kv.link_s
+        series.growth_s = step.d * (generation.calls + prefill) + step.e * reach_growth
 
     def _stretch(self, now: float, waiting: bool) -> int:
         """How many steps like the coming one follow each other before anything else happens."""

@@ -141,10 +141,11 @@ def test_a_closed_loop_has_a_rate_and_leaves_no_call_behind(engine: RealEngine) 
 @pytest.mark.slow
 def test_a_sweep_gives_points_that_can_be_fitted(engine: RealEngine) -> None:
     told: list[str] = []
-    points, between_s = engine.sweep(lambda number, of, name: told.append(name))
-    assert {point.region for point in points} >= {"prefill", "decode"}
-    assert all(point.step_s > 0 for point in points)
-    assert fit_steps(points).step.a > 0 and between_s >= 0
+    swept = engine.sweep(lambda number, of, name: told.append(name))
+    assert {point.region for point in swept.points} >= {"prefill", "decode"}
+    assert all(point.step_s > 0 for point in swept.points)
+    assert fit_steps(swept.points).step.a > 0
+    assert 0 <= swept.between_s < 1 and 0 < swept.turnaround_s < 1
     assert told[0].startswith("a prompt of")
 
 

@@ -66,8 +66,9 @@ def test_attention_of_prompts_is_told_apart() -> None:
         for p, n, k in shapes()
     ]
     fit = fit_steps(points)
-    assert fit.attention_s == pytest.approx(3e-8, rel=1e-6)
-    assert fit.with_attention["all"].median < 1e-9 < fit.residuals["all"].median
+    assert fit.step.e == pytest.approx(3e-8, rel=1e-6)
+    assert fit.residuals["all"].median < 1e-9 < fit.linear_residuals["all"].median
+    assert fit.linear.e == 0.0 and fit.linear.b > fit.step.b
 
 
 @settings(max_examples=50, deadline=None)

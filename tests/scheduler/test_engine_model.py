@@ -16,6 +16,12 @@ def test_a_step_is_the_sum_of_its_parts() -> None:
     assert step.of(prefill_tokens=10, sequences=4, kv_tokens=8) == 1 + 5 + 1 + 1
 
 
+def test_the_attention_of_prompts_is_a_term_of_its_own() -> None:
+    step = StepTime(a=1.0, b=0.5, e=0.01)
+    assert step.of(10, 0, 0, prefill_reach=50) == 1 + 5 + 0.5
+    assert step.of(10, 0, 0) == 1 + 5
+
+
 def test_presets_have_the_names_that_are_documented() -> None:
     assert list(PRESETS) == [
         "cpu-smollm2",

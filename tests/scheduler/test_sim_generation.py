@@ -71,7 +71,7 @@ def test_a_plain_loop_over_all_steps_and_calls_gives_the_same_times(
     calls: list[tuple[int, int, int]], seats: int, blocks: int, budget: int
 ) -> None:
     """First come, first served without a prefix cache, written down as simply as it can be."""
-    step = StepTime(a=1 / 8, b=1 / 64, c=1 / 32, d=1 / 1024)
+    step = StepTime(a=1 / 8, b=1 / 64, c=1 / 32, d=1 / 1024, e=1 / 8192)
     model = EngineModel(
         name="t",
         step=step,
@@ -139,7 +139,11 @@ def plain_loop(model: EngineModel, calls: list[tuple[int, int, int]]) -> dict[in
             tokens[call] = min(call.context, budget)
             budget -= tokens[call]
         prefill = sum(n for call, n in tokens.items() if call not in generating)
-        now += model.step.of(prefill, len(tokens), sum(call.computed for call in tokens))
+        reach = sum(
+            n * (call.computed + n / 2) for call, n in tokens.items() if call not in generating
+        )
+        kv_tokens = sum(call.computed for call in tokens)
+        now += model.step.of(prefill, len(tokens), kv_tokens, reach)
         for call, done in tokens.items():
             call.computed += done
             if call.computed == call.context:

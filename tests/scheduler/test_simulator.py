@@ -46,9 +46,9 @@ def workloads(draw: st.DrawFn) -> Arrivals:
 
 # Coefficients that binary fractions hold exactly, so that sums in any order are equal.
 MODELS = st.builds(
-    lambda seats, blocks, d: EngineModel(
+    lambda seats, blocks, d, e: EngineModel(
         name="test",
-        step=StepTime(a=1 / 32, b=1 / 256, c=1 / 128, d=d),
+        step=StepTime(a=1 / 32, b=1 / 256, c=1 / 128, d=d, e=e),
         kv_tokens=4 * blocks,
         block_tokens=4,
         seats=seats,
@@ -57,6 +57,7 @@ MODELS = st.builds(
     st.integers(1, 5),
     st.integers(26, 60),
     st.sampled_from([0.0, 1 / 4096]),
+    st.sampled_from([0.0, 1 / 32768]),
 )
 LEVELS = {"levels": 4, "first_quantum_s": 0.5, "policy_interval": 4, "beta": 2.0}
 EAGER = {"preempt_gap": 1, "min_run_steps": 1, "patience_steps": 1, "expected_step_s": 0.0625}
