@@ -22,6 +22,7 @@ from typing import Any
 
 from autellix.errors import UsageError
 from autellix.runtime.calibrate_fit import Point, fit_steps
+from autellix.runtime.calibrate_sweep import Sweep
 from autellix.scheduler.engine_model import EngineModel
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimProgram
@@ -62,12 +63,12 @@ def main(arguments: Sequence[str]) -> None:
         engine.model = replace(engine.model, turnaround_s=swept.turnaround_s)
         engine.model = _fitted(engine.model, swept.points, swept.between_s)
         for load in loads:
-            piece = _piece(engine, served, policies, load, options)
-            points = [asdict(point) for point in swept.points]
-            piece |= {"between_s": swept.between_s, "points": points}
+            piece = _piece(engine, served, load, swept, options)
             pieces[f"{served.name}/{load:g}"] = piece
-            if options.json:
-                write_result(options.json, result_document(goal=GOAL, pieces=pieces))
+            for policy in policies:
+                _run_policy(piece, engine, served, policy, options)
+                if options.json:  # after every policy: what an interrupted run has is not lost
+                    write_result(options.json, result_document(goal=GOAL, pieces=pieces))
     finally:
         engine.stop()
 
@@ -117,37 +118,42 @@ def _fitted(model: EngineModel, points: Sequence[Point], between_s: float) -> En
 
 
 def _piece(
-    engine: RealEngine,
-    served: Workload,
-    policies: Sequence[str],
-    load: float,
-    options: argparse.Namespace,
+    engine: RealEngine, served: Workload, load: float, swept: Sweep, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """One load: all policies on both engines."""
+    """What is the same for all policies at one load."""
     programs = scaled_programs(served.programs, options.factor)
-    rate = (
-        load * SimulatedEngine(model=engine.model).capacity(programs, options.seed).programs_per_s
-    )
-    piece = {
+    capacity = SimulatedEngine(model=engine.model).capacity(programs, options.seed)
+    return {
         "workload": served.name,
         "given": options.workload,
         "load": load,
-        "rate": rate,
+        "rate": load * capacity.programs_per_s,
         "programs": len(programs),
         "calls": sum(map(len, programs)),
         "factor": options.factor,
         "seed": options.seed,
         "preset": engine.model.to_dict(),
+        "between_s": swept.between_s,
+        "points": [asdict(point) for point in swept.points],
         "rows": [],
     }
-    for policy in policies:
-        arrivals = [*poisson(programs, rate, options.seed)]
-        done = engine.serve(arrivals, sim_policy(policy))
-        real = _figures(piece, policy, done.result, "vllm")
-        piece["rows"].append(_row(piece, real, _sums(done.steps), arrivals))
-        if options.steps:
-            _write_steps(options.steps, load, policy, done.steps)
-    return piece
+
+
+def _run_policy(
+    piece: dict[str, Any],
+    engine: RealEngine,
+    served: Workload,
+    policy: str,
+    options: argparse.Namespace,
+) -> None:
+    """One policy on both engines."""
+    programs = scaled_programs(served.programs, options.factor)
+    arrivals = [*poisson(programs, piece["rate"], options.seed)]
+    done = engine.serve(arrivals, sim_policy(policy))
+    real = _figures(piece, policy, done.result, "vllm")
+    piece["rows"].append(_row(piece, real, _sums(done.steps), arrivals))
+    if options.steps:
+        _write_steps(options.steps, piece["load"], policy, done.steps)
 
 
 def _simulated_again(piece: dict[str, Any]) -> dict[str, Any]:
