@@ -53,7 +53,8 @@ class CudaDevice:
 
     Args:
         device: the GPU.
-        runtime: CUDA's own copies.
+        runtime: CUDA's own copies; None where they, or pinned host memory, are not to be had, which
+            leaves vLLM's path alone.
         mover: makes gather and scatter for a layout; Triton's by default.
         vllm_copy: vLLM's own path, where there is one.
     """
@@ -61,7 +62,7 @@ class CudaDevice:
     def __init__(
         self,
         device: torch.device,
-        runtime: CudaRuntime,
+        runtime: CudaRuntime | None,
         *,
         mover: Callable[[PagedLayout], Any] = TritonMover,
         vllm_copy: CopyFunction | None = None,
@@ -71,7 +72,7 @@ class CudaDevice:
         self._mover = mover
         self._vllm_copy = vllm_copy
         self._movers: dict[tuple[int, ...], Any] = {}
-        own = (Path.BATCH, Path.MAPPED)
+        own = () if runtime is None else (Path.BATCH, Path.MAPPED)
         self.paths: tuple[Path, ...] = own if vllm_copy is None else (*own, Path.VLLM)
 
     def new_stream(self, name: str) -> Stream:
@@ -88,7 +89,7 @@ class CudaDevice:
 
     def can_stage(self, layout: PagedLayout) -> bool:
         """See ``Device.can_stage``."""
-        return layout.tight().in_words
+        return self._runtime is not None and layout.tight().in_words
 
     def new_stage(self, size_bytes: int) -> torch.Tensor:
         """See ``Device.new_stage``."""
@@ -125,10 +126,10 @@ class CudaDevice:
         """See ``Device.copy``."""
         queue = _handle(stream)
         with torch.cuda.stream(queue):
-            if path == Path.BATCH:
+            if path == Path.BATCH and self._runtime is not None:
                 self._runtime.copy_batch(copies, queue.cuda_stream, stable_source=stable_source)
                 return None
-            if path == Path.MAPPED:
+            if path == Path.MAPPED and self._runtime is not None:
                 return copy_each(copies, self._device)
             if path == Path.VLLM and self._vllm_copy is not None:
                 return self._vllm_copy(copies, direction, stable_source)

@@ -24,6 +24,7 @@ from autellix.errors import KvMoveError
 
 _PIECE_BYTES = 64 * 2**30
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+_DEVICES = Path("/sys/bus/pci/devices")
 _MPOL_DEFAULT, _MPOL_PREFERRED = 0, 1
 
 
@@ -114,7 +115,7 @@ class HostPool:
 
 def node_of_gpu(pci_address: str) -> int | None:
     """Memory node next to a PCI device ("0000:65:00.0"); None where the machine has but one."""
-    file = Path("/sys/bus/pci/devices") / pci_address.lower() / "numa_node"
+    file = _DEVICES / pci_address.lower() / "numa_node"
     try:
         node = int(file.read_text())
     except (OSError, ValueError):

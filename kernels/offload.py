@@ -56,6 +56,7 @@ class HostTierSpec(CPUOffloadingSpec):
     def __init__(self, config: OffloadingConfig) -> None:
         super().__init__(config)
         self._tier: ProgramManager | None = None
+        self._moves: OffloadingWorker | None = None
 
     def get_manager(self) -> ProgramManager:
         """The books; called in the engine core."""
@@ -70,6 +71,19 @@ class HostTierSpec(CPUOffloadingSpec):
 
     def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """The moves; called in every worker once the KV cache is allocated."""
+        if self._moves is None:
+            self._moves = self._make_worker(kv_caches)
+        return self._moves
+
+    def _uses_shared_region(self) -> bool:
+        """With our moves each rank has a pool of its own; vLLM's own worker may share one."""
+        return not current_platform.is_cuda() and super()._uses_shared_region()
+
+    def _make_worker(self, caches: CanonicalKVCaches) -> OffloadingWorker:
         if current_platform.is_cpu():
-            return HostMemoryWorker(kv_caches, self.num_chunks, self.blocks_per_chunk)
-        return super().get_worker(kv_caches)
+            return HostMemoryWorker(caches, self.num_chunks, self.blocks_per_chunk)
+        if current_platform.is_cuda():
+            from .offload_gpu import gpu_worker
+
+            return gpu_worker(caches, self.num_chunks, self.blocks_per_chunk)
+        return super().get_worker(caches)

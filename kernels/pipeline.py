@@ -119,7 +119,20 @@ class _Lane:
     def __init__(self, device: Device, direction: Direction, slots: int, size: int) -> None:
         self.kernels: Stream = device.new_stream(f"{direction}-kernel")
         self.copies: Stream = device.new_stream(f"{direction}-copy")
-        self.slots = deque(_Slot(device.new_stage(size)) for _ in range(slots))
+        self._stages = (device, slots, size)
+        self._slots: deque[_Slot] = deque()
+
+    @property
+    def slots(self) -> deque[_Slot]:
+        """The next one to fill is the first; they are allocated when the first one is needed."""
+        if not self._slots:
+            device, count, size = self._stages
+            self._slots.extend(_Slot(device.new_stage(size)) for _ in range(count))
+        return self._slots
+
+    def free(self) -> None:
+        """Give the slots back; nothing may be under way."""
+        self._slots.clear()
 
 
 class Pipeline:
@@ -213,7 +226,7 @@ class Pipeline:
         """Wait, then give the staging buffers back."""
         self.wait()
         for lane in self._lanes.values():
-            lane.slots.clear()
+            lane.free()
 
     def _still_under_way(self) -> list[Move]:
         self._under_way = [move for move in self._under_way if not move.done()]

@@ -87,6 +87,7 @@ class Adversary:
         self.in_capture = False
         self.everything_stable = False
         self.orders: list[tuple[str, bool]] = []
+        self._owners: list[tuple[int, int, Any]] = []
 
     # Device.
 
@@ -108,29 +109,28 @@ class Adversary:
 
     def upload(self, stream: Stream, ids: torch.Tensor) -> torch.Tensor:
         there = np.zeros(ids.numel(), dtype=np.int64)
-        alive, source = weakref.ref(there), ids.numpy()
-        source_alive = weakref.ref(source)
-        address = source.ctypes.data
+        self._owners.append((there.ctypes.data, there.nbytes, weakref.ref(there)))
+        address = ids.data_ptr()
 
         def run() -> None:
-            target = _living(alive, "ids on the device")
-            _ = source_alive  # the host's copy is a view; its owner is checked by value
-            ctypes.memmove(target.ctypes.data, address, target.nbytes)
+            target = self._owner_of(there_at)
+            ctypes.memmove(there_at, address, target.nbytes)
 
+        there_at = there.ctypes.data
         self._queue(stream, run)
         return torch.from_numpy(there)
 
     def gather(
         self, stream: Stream, layout: PagedLayout, blocks: torch.Tensor, stage: torch.Tensor
     ) -> None:
-        ids, count = _address_of(blocks), blocks.numel()
-        self._queue(stream, lambda: reference.gather(layout, _ids(ids, count), stage))
+        at, count = blocks.data_ptr(), blocks.numel()
+        self._queue(stream, lambda: reference.gather(layout, self._ids(at, count), stage))
 
     def scatter(
         self, stream: Stream, layout: PagedLayout, blocks: torch.Tensor, stage: torch.Tensor
     ) -> None:
-        ids, count = _address_of(blocks), blocks.numel()
-        self._queue(stream, lambda: reference.scatter(layout, _ids(ids, count), stage))
+        at, count = blocks.data_ptr(), blocks.numel()
+        self._queue(stream, lambda: reference.scatter(layout, self._ids(at, count), stage))
 
     def copy(
         self,
@@ -187,6 +187,17 @@ class Adversary:
             self.random.choice(ready).step()
         return bool(ready)
 
+    def _owner_of(self, address: int) -> np.ndarray:
+        for base, size, alive in reversed(self._owners):
+            if base <= address < base + size:
+                return _living(alive, "ids")
+        raise AssertionError("ids that were never uploaded")
+
+    def _ids(self, address: int, count: int) -> torch.Tensor:
+        owner = self._owner_of(address)
+        start = (address - owner.ctypes.data) // owner.itemsize
+        return torch.from_numpy(owner[start : start + count].copy())
+
     def _queue(self, stream: Stream, work: Callable[[], None]) -> None:
         assert isinstance(stream, Queue)
         stream.work.append(work)
@@ -201,15 +212,6 @@ def _living(reference_to: Any, what: str) -> Any:
     found = reference_to()
     assert found is not None, f"{what} given back while in use"
     return found
-
-
-def _address_of(tensor: torch.Tensor) -> int:
-    return tensor.data_ptr()
-
-
-def _ids(address: int, count: int) -> torch.Tensor:
-    raw = (ctypes.c_int64 * count).from_address(address)
-    return torch.from_numpy(np.array(raw, dtype=np.int64))
 
 
 def _read(copies: Copies) -> list[bytes]:

@@ -73,7 +73,7 @@ def test_pages_of_different_sizes_longer_than_a_tile(driver: str, ring: bool) ->
     sizes = (656 * 16, 132 * 16, 16, 3 * 16384, 5 * 16384 + 48)
     views = [noise(9, size, dtype=torch.uint8, seed=size) for size in sizes]
     layout = PagedLayout.side_by_side(views)
-    for seed in range(6):
+    for seed in range(3):
         check(layout, driver, ring, random.Random(seed), seed=seed)
 
 
@@ -81,7 +81,7 @@ def test_pages_of_different_sizes_longer_than_a_tile(driver: str, ring: bool) ->
 def test_a_slot_is_filled_again_only_when_its_store_has_read_it(build, driver: str) -> None:
     """With one more store allowed to be unread, some run spoils data."""
     layout = PagedLayout.side_by_side([noise(40, 64, dtype=torch.uint8, seed=1)])
-    careless = build("-DKV_KEEP=8")
+    careless = build("-DKV_KEEP=2")
 
     def sound(library: str) -> bool:
         ctypes.CDLL(library).set_seed(1)
