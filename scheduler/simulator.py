@@ -8,7 +8,8 @@ that came up to the moment at which it forms its next step.
 2. A call is ready: the process table gives the ticket, the balancer the replica; the replica's
    stretch is cut.
 3. A step is over: calls that ended get receipts, the table takes them; their children are ready
-   after their tool time, at once if there is none. Then the replica plans on.
+   after their tool time, at once if there is none. Then the replica plans on. Where the model has a
+   turnaround, the program hears of a call's end so much later, and the replica has planned by then.
 4. A program's last call has ended: the entry is closed. In a closed loop the next program comes.
 
 Calls reach their replica in :meth:`Simulation._submit`, the one door: admission control can hold
@@ -21,6 +22,7 @@ Pure Python on virtual time; the same input gives the same result.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import count
@@ -44,7 +46,7 @@ from .tickets import Ticket
 
 __all__ = ["CallRecord", "ProgramRecord", "SimResult", "Simulation"]
 
-_ARRIVAL, _READY, _STEP = 0, 1, 2
+_TOLD, _ARRIVAL, _READY, _STEP = range(4)
 
 
 class Simulation:
@@ -109,6 +111,7 @@ class Simulation:
         self._arrivals: Iterator[tuple[float, SimProgram]] = iter(())
         self._backlog: Iterator[SimProgram] = iter(())
         self._coming: SimProgram | None = None
+        self._untold: deque[Ended] = deque()
         self._started_s: dict[tuple[str, int], float] = {}
 
     def run(self, arrivals: Iterable[tuple[float, SimProgram]]) -> SimResult:
@@ -149,10 +152,12 @@ class Simulation:
                 replica = replicas[index]
                 if replica.ends_s == now:
                     for ended in replica.complete(now):
-                        self._call_ended(ended, now, index)
+                        self._tell(ended, now, index)
                     self._plan(replica, index, now)
             elif program is not None:
                 self._submit(program, index, now)
+            elif kind == _TOLD:
+                self._call_ended(self._untold.popleft(), now, index)
             else:
                 self._arrive(now)
         self._sum_up()
@@ -249,6 +254,15 @@ class Simulation:
             known_tokens=tree.shared_blocks[index] * size,
             tail=self.replicas[where].kv.cache.node(nodes, tree, tree.tails[index], spec.system),
         )
+
+    def _tell(self, ended: Ended, now: float, where: int) -> None:
+        """A call has given its last token; its program hears of it a little later."""
+        if not self.model.turnaround_s:
+            self._call_ended(ended, now, where)
+            return
+        self._untold.append(ended)
+        at_s = now + self.model.turnaround_s
+        heappush(self._events, (at_s, _TOLD, next(self._ties), None, where))
 
     def _call_ended(self, ended: Ended, now: float, where: int) -> None:
         call, receipt = ended

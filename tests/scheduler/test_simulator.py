@@ -307,3 +307,23 @@ def test_impossible_settings_are_refused() -> None:
         Simulation(MODEL, sim_policy("vllm")).run(
             [(1.0, SimProgram("a", [call])), (0.5, SimProgram("b", [call]))]
         )
+
+
+def test_a_program_hears_of_a_call_s_end_when_the_next_step_has_begun() -> None:
+    """Two calls in a chain beside a long one: with a turnaround the second misses a step."""
+    calls = [SimCall(prompt_tokens=1, output_tokens=2)]
+    calls.append(SimCall(parents=(0,), prompt_tokens=1, output_tokens=2))
+    chain = SimProgram("chain", calls)
+    long = SimProgram("long", [SimCall(prompt_tokens=1, output_tokens=20)])
+    ended = {}
+    for turnaround_s in (0.0, 0.25, 1.25):
+        model = EngineModel(
+            name="test", step=StepTime(a=1.0), kv_tokens=4096, turnaround_s=turnaround_s
+        )
+        result, _, _ = serve(model, [(0.0, chain), (0.0, long)], "vllm-opt")
+        ended[turnaround_s] = {p.name: p for p in result.programs}
+    assert [found["chain"].ended_s for found in ended.values()] == [4.0, 5.25, 7.25]
+    # The turnaround is part of the response, and not of service or wait.
+    assert [found["chain"].response_s for found in ended.values()] == [4.0, 5.25, 7.25]
+    assert [found["chain"].service_s for found in ended.values()] == [4.0, 4.0, 4.0]
+    assert [found["long"].ended_s for found in ended.values()] == [20.0, 20.25, 21.25]
