@@ -10,7 +10,8 @@ from typing import IO, TextIO, cast
 import zstandard
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-# Level 3 packs a trace to about a tenth at more than 100 MB/s; higher levels gain little.
+# Measured on a trace of 63 MB: level 3 packs it to a seventh at 280 MB/s of processor time, level 9
+# hardly better at a quarter of that speed.
 _ZSTD_LEVEL = 3
 _GZIP_LEVEL = 6
 

@@ -18,7 +18,16 @@ from .trace import Trace
 
 _FOLDER = Path(__file__).with_name("report_page")
 # In the order in which they need each other.
-_SCRIPTS = ("data.js", "gantt.js", "dag.js", "charts.js", "table.js", "details.js", "main.js")
+_SCRIPTS = (
+    "data.js",
+    "gantt_rows.js",
+    "gantt.js",
+    "dag.js",
+    "charts.js",
+    "table.js",
+    "details.js",
+    "main.js",
+)
 
 
 def report_page(trace: Trace, title: str) -> str:
