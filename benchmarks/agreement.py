@@ -2,7 +2,8 @@
 
     python -m benchmarks.agreement --load 0.8 --json benchmarks/results/agreement_cpu.json
 
-The engine with the embedded model is calibrated first, in the same run: a machine's speed drifts.
+The engine with the embedded model is calibrated first, in the same run, up to twice the longest
+context there is: a machine's speed drifts.
 Programs are scaled as in ``--engine vllm`` of :mod:`benchmarks.replay`. A file that is there is
 added to, so that loads can be measured one at a time; a load that it has is replaced.
 
@@ -34,7 +35,7 @@ from benchmarks.real_engine import RealEngine, require_real
 from benchmarks.result_file import result_document, write_result
 from benchmarks.scaling import scaled_programs
 from benchmarks.simulated_engine import SimulatedEngine
-from benchmarks.workloads import Workload, poisson, workload
+from benchmarks.workloads import poisson, workload
 
 GOAL = 0.15
 # Between steps of a busy engine pass a few milliseconds; more means that it had nothing to do.
@@ -57,16 +58,20 @@ def main(arguments: Sequence[str]) -> None:
         write_result(options.json, result_document(goal=GOAL, pieces=pieces))
         return
     served = workload(options.workload, options.programs, options.seed)
+    programs = scaled_programs(served.programs, options.factor)
     engine = RealEngine.start(seats=options.seats, kv_tokens=options.kv_tokens)
     try:
-        swept = engine.sweep(lambda number, of, name: print(f"calibrate: {name}"))
+        swept = engine.sweep(
+            lambda number, of, name: print(f"calibrate: {name}", flush=True),
+            context_tokens=2 * max(program.longest_context for program in programs),
+        )
         engine.model = replace(engine.model, turnaround_s=swept.turnaround_s)
         engine.model = _fitted(engine.model, swept.points, swept.between_s)
         for load in loads:
-            piece = _piece(engine, served, load, swept, options)
+            piece = _piece(engine, served.name, programs, load, swept, options)
             pieces[f"{served.name}/{load:g}"] = piece
             for policy in policies:
-                _run_policy(piece, engine, served, policy, options)
+                _run_policy(piece, engine, programs, policy, options)
                 if options.json:  # after every policy: what an interrupted run has is not lost
                     write_result(options.json, result_document(goal=GOAL, pieces=pieces))
     finally:
@@ -118,13 +123,17 @@ def _fitted(model: EngineModel, points: Sequence[Point], between_s: float) -> En
 
 
 def _piece(
-    engine: RealEngine, served: Workload, load: float, swept: Sweep, options: argparse.Namespace
+    engine: RealEngine,
+    name: str,
+    programs: Sequence[SimProgram],
+    load: float,
+    swept: Sweep,
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     """What is the same for all policies at one load."""
-    programs = scaled_programs(served.programs, options.factor)
     capacity = SimulatedEngine(model=engine.model).capacity(programs, options.seed)
     return {
-        "workload": served.name,
+        "workload": name,
         "given": options.workload,
         "load": load,
         "rate": load * capacity.programs_per_s,
@@ -142,12 +151,11 @@ def _piece(
 def _run_policy(
     piece: dict[str, Any],
     engine: RealEngine,
-    served: Workload,
+    programs: Sequence[SimProgram],
     policy: str,
     options: argparse.Namespace,
 ) -> None:
     """One policy on both engines."""
-    programs = scaled_programs(served.programs, options.factor)
     arrivals = [*poisson(programs, piece["rate"], options.seed)]
     done = engine.serve(arrivals, sim_policy(policy))
     real = _figures(piece, policy, done.result, "vllm")

@@ -126,10 +126,19 @@ class RealEngine:
         self._host.stop()
         self._folder.cleanup()
 
-    def sweep(self, note: Callable[[int, int, str], None]) -> Sweep:
-        """Measure steps of many shapes."""
-        config = self._replica.llm.vllm_config
-        sweep = Sweep(self._replica, engine_limits(config))
+    def sweep(
+        self, note: Callable[[int, int, str], None], *, context_tokens: int | None = None
+    ) -> Sweep:
+        """Measure steps of many shapes.
+
+        Args:
+            context_tokens: the longest context of interest; the engine's longest by default.
+        """
+        limits = engine_limits(self._replica.llm.vllm_config)
+        if context_tokens is not None:
+            longest = min(limits.context_tokens, context_tokens)
+            limits = replace(limits, context_tokens=longest)
+        sweep = Sweep(self._replica, limits)
         self._host.loop.run(sweep.run(note))
         return sweep
 
