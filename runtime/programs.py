@@ -15,6 +15,7 @@ from autellix.errors import CallError
 
 from ..scheduler.policies import Policy
 from ..scheduler.process_table import ProcessTable
+from ..scheduler.service_history import ServiceHistory
 from ..scheduler.tickets import Receipt, Ticket
 from ..tracing.events import (
     CallEnded,
@@ -43,6 +44,7 @@ class Programs:
         stop_call: asks the engine to stop a call that its program has given up.
         forget: tells the engine that a program has ended.
         threads: keeps the accounts of threads; by default in the journal of the user.
+        history: what is known of earlier programs by the names of their graphs.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class Programs:
         stop_call: Callable[[str], None],
         forget: Callable[[str], None],
         threads: ThreadAccounts | None = None,
+        history: ServiceHistory | None = None,
     ) -> None:
         self.record = record
-        self.table = ProcessTable(policy)
+        self.table = ProcessTable(policy, history)
         self.threads = threads or ThreadAccounts(default_journal())
         self.store = RunningStore(self.threads)
         self._now = now
@@ -75,7 +78,7 @@ class Programs:
             at_s = self._now()
             self._turns[program] += 1
             self.record.apply(ProgramStarted(at_s=at_s, program=program, name=name))
-            entry, dag = self.table.open(program, at_s), self.record.dag(program)
+            entry, dag = self.table.open(program, at_s, name), self.record.dag(program)
             entry.service_s = max(entry.service_s, dag.service_s)
             entry.critical_path_s = max(entry.critical_path_s, dag.critical_path_s)
             entry.wait_s = max(entry.wait_s, dag.wait_s)
@@ -84,18 +87,19 @@ class Programs:
         """A run is over; with the last one under way its entry in the process table is freed."""
         with self._lock:
             self._turns[program] -= 1
-            self._close_if_over(program)
+            # One that waits for a person may go on: how large it is, is not known yet.
+            self._close_if_over(program, ended=status != "interrupted")
             self.record.apply(
                 ProgramEnded(at_s=self._now(), program=program, status=status, error=error)
             )
             self.threads.end_turn(program, status)
         self._forget(program)
 
-    def _close_if_over(self, program: str) -> None:
+    def _close_if_over(self, program: str, *, ended: bool = True) -> None:
         """Free the entry of a program without a turn, whether or not it was there any more."""
         if self._turns[program] <= 0:
             del self._turns[program]
-            self.table.close(program)
+            self.table.close(program, ended=ended)
 
     # -- threads ------------------------------------------------------------------------------
 
@@ -219,7 +223,8 @@ class Programs:
             program, _ = self._served.pop(call, (UNRECORDED, ()))
             entry = self.table.programs.get(program)
             if program != UNRECORDED and entry is not None and not entry.active:
-                self._close_if_over(program)  # work that its program had left behind
+                # Work that its program had left behind.
+                self._close_if_over(program, ended=False)
             if call in self._adopted:
                 self._adopted.discard(call)
                 self.call_ended(call, "failed" if error else "done", error)

@@ -26,6 +26,7 @@ from ..tracing.writer import TraceWriter
 from .engine_host import EngineHost
 from .engine_loop import EngineLoop
 from .journal_threads import ThreadAccounts, default_journal
+from .lessons import Lessons, lessons_beside
 from .model_map import ModelMap
 from .models import DEFAULT_MODEL
 from .programs import Programs
@@ -55,13 +56,17 @@ class Session:
         self.record = RunRecord(sink=self._told)
         self._spans = span_sender(self.record)
         self._origin_s = time.monotonic()
+        policy = policy_named(settings.policy)
+        journal = settings.journal or default_journal()
+        self._lessons = Lessons(lessons_beside(journal), recall=policy.remembers)
         self.programs = Programs(
-            policy_named(settings.policy),
+            policy,
             self.record,
             self.now,
             self._stop_call,
             self._forget,
-            ThreadAccounts(settings.journal or default_journal()),
+            ThreadAccounts(journal),
+            self._lessons.history,
         )
         self.recorder = Recorder(self.programs, self.programs)
         self._stops: dict[str, Callable[[], None]] = {}
@@ -277,6 +282,7 @@ class Session:
         finally:
             self._closed = True
             self.programs.threads.close()
+            self._lessons.keep()
             if self._host is not None and self._owns_host:
                 self._host.stop()
 

@@ -88,6 +88,15 @@ class LifeTable:
         self.ends = [a + b for a, b in zip(self.ends, other.ends, strict=True)]
         self.told += other.told
 
+    def since(self, earlier: LifeTable) -> LifeTable:
+        """What it was told since it held what ``earlier`` holds."""
+        late = LifeTable()
+        exposures = zip(self.exposure, earlier.exposure, strict=True)
+        late.exposure = [max(0.0, a - b) for a, b in exposures]
+        late.ends = [max(0.0, a - b) for a, b in zip(self.ends, earlier.ends, strict=True)]
+        late.told = max(0, self.told - earlier.told)
+        return late
+
     def fade(self, most_ends: float) -> None:
         """Weaken all of it alike so that it counts for no more than so many ended programs."""
         total = sum(self.ends)

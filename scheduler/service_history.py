@@ -115,6 +115,14 @@ class ServiceHistory:
         self.everything.add(other.everything)
         self._places.clear()
 
+    def since(self, earlier: ServiceHistory) -> ServiceHistory:
+        """What it has learned since it held what ``earlier`` holds."""
+        late, nothing = ServiceHistory(), LifeTable()
+        for name, table in self.names.items():
+            late.names[name] = table.since(earlier.names.get(name, nothing))
+        late.everything = self.everything.since(earlier.everything)
+        return late
+
     def fade(self) -> None:
         """Let old programs count less, so that what comes can change the picture."""
         for table in (*self.names.values(), self.everything):

@@ -211,3 +211,28 @@ def test_a_receipt_of_an_earlier_run_is_ignored(world: World) -> None:
     world.programs.receipt(receipt("from-before", "q", 1.0))
     world.programs.served("from-before")
     assert [p["id"] for p in world.record.document()["programs"]] == ["p"]
+
+
+class TestLearning:
+    def test_programs_of_one_graph_share_what_is_known_of_them(self) -> None:
+        world = World(policy="adaptive")
+        for program in ("a", "b"):
+            world.programs.program_started(program, "agent")
+            world.run(f"{program}/0", service_s=1.0, program=program)
+            world.programs.program_ended(program, "done", None)
+        table = world.programs.table.history.names["agent"]
+        assert sum(table.ends) == 2
+        assert sum(table.exposure) > 0
+
+    def test_a_program_that_waits_for_a_person_has_not_ended(self) -> None:
+        world = World(policy="adaptive")
+        world.programs.program_started("p", "agent")
+        world.run("c", service_s=1.0)
+        world.programs.program_ended("p", "interrupted", None)
+        assert sum(world.programs.table.history.names["agent"].ends) == 0
+
+    def test_only_policies_that_learn_give_tickets_a_course(self) -> None:
+        for policy, learns in (("adaptive", True), ("gittins", True), ("atlas", False)):
+            world = World(policy=policy)
+            world.begin("p", "c")
+            assert bool(world.programs.ticket("c").course) is learns

@@ -1,0 +1,106 @@
+"""What runs learn of programs outlives them, and nothing in the file can stop a run."""
+
+from __future__ import annotations
+
+import logging
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from autellix.runtime.lessons import Lessons, lessons_beside
+
+
+def learn(lessons: Lessons, name: str, *works: float) -> None:
+    for work in works:
+        lessons.history.worked(name, 0.0, work)
+        lessons.history.ended(name, work)
+
+
+def run(path: str, name: str, *works: float) -> None:
+    lessons = Lessons(Path(path), recall=True)
+    learn(lessons, name, *works)
+    lessons.keep()
+
+
+def ends(path: Path, name: str) -> float:
+    return sum(Lessons(path, recall=True).history.names[name].ends)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return lessons_beside(tmp_path / "state" / "journal.sqlite")
+
+
+def test_they_lie_beside_the_journal() -> None:
+    assert lessons_beside(Path("/s/journal.sqlite")) == Path("/s/journal.lessons.json")
+
+
+def test_a_run_begins_with_what_the_one_before_learned(path: Path) -> None:
+    run(str(path), "agent", 500.0, 600.0)
+    again = Lessons(path, recall=True).history
+    assert again.places("agent") != Lessons(path, recall=False).history.places("agent")
+    assert ends(path, "agent") == 2
+
+
+def test_a_run_that_does_not_remember_teaches_later_ones_all_the_same(path: Path) -> None:
+    run(str(path), "agent", 500.0)
+    forgetful = Lessons(path, recall=False)
+    assert not forgetful.history.names
+    learn(forgetful, "agent", 700.0)
+    forgetful.keep()
+    assert ends(path, "agent") == 2
+
+
+def test_what_was_kept_is_not_kept_twice(path: Path) -> None:
+    lessons = Lessons(path, recall=True)
+    learn(lessons, "agent", 500.0)
+    lessons.keep()
+    lessons.keep()
+    learn(lessons, "agent", 600.0)
+    lessons.keep()
+    assert ends(path, "agent") == 2
+
+
+def test_runs_side_by_side_do_not_lose_each_others_lessons(path: Path) -> None:
+    processes = [
+        get_context("spawn").Process(target=run, args=(str(path), "agent", 100.0 * i, 7.0))
+        for i in range(1, 4)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0, 0]
+    assert ends(path, "agent") == 6
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[]", b'{"bounds": [1, 2, 3]}'])
+def test_a_broken_file_is_left_out_with_one_line_and_replaced(
+    path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING, logger="autellix"):
+        lessons = Lessons(path, recall=True)
+    assert len(caplog.records) == 1
+    assert str(path) in caplog.text
+    learn(lessons, "agent", 500.0)
+    lessons.keep()
+    assert ends(path, "agent") == 1
+
+
+def test_a_run_that_learned_nothing_writes_nothing(path: Path) -> None:
+    Lessons(path, recall=True).keep()
+    assert not path.parent.exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_the_lessons_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    lessons = Lessons(tmp_path / "file" / "lessons.json", recall=False)
+    learn(lessons, "agent", 500.0)
+    with caplog.at_level(logging.WARNING, logger="autellix"):
+        lessons.keep()
+    assert "not kept" in caplog.text
