@@ -28,6 +28,7 @@ from autellix.errors import InputError, SettingsError, TraceError
 
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.engine_model import EngineModel, StepTime
+from ..scheduler.policies import POLICIES as RUN_POLICIES
 from ..scheduler.sim_orders import SIM_POLICIES, sim_policy
 from ..scheduler.sim_programs import SimCall, SimProgram
 from ..scheduler.sim_records import CallRecord
@@ -40,6 +41,8 @@ from .recorded_steps import RecordedModel, fit_recorded
 # The runtime's names for what the simulator calls otherwise.
 _SIMULATED = {"fcfs": "vllm-opt"}
 POLICIES = (*_SIMULATED, *SIM_POLICIES)
+# Policies that a run can have; they take the recorded settings, the simulator's own have theirs.
+_RUNTIMES_OWN = frozenset(policy.name for policy in RUN_POLICIES)
 # A program that starts within this of another one's end took its place, seconds.
 _AT_ONCE_S = 0.25
 # Rounds of scaling a fitted engine; on the traces tried, the second changes less than 1 %.
@@ -287,8 +290,7 @@ def _predict(
     trace: Trace, replayed: Replayed, engine: EngineModel, policy: str, replicas: int
 ) -> Prediction:
     records: dict[str, list[CallRecord]] = defaultdict(list)
-    known = {f.name for f in fields(SchedulerConfig)} - {"policy", "replica"}
-    settings = {k: _number(v) for k, v in trace.scheduler.items() if k in known}
+    settings = _recorded_settings(trace) if policy in _RUNTIMES_OWN else {}
     simulation = Simulation(
         engine,
         sim_policy(_SIMULATED.get(_checked(policy), policy), **settings),
@@ -321,6 +323,11 @@ def _predict(
         service_s=math.fsum(record.service_s for record in result.programs),
         preemptions=result.preemptions,
     )
+
+
+def _recorded_settings(trace: Trace) -> dict[str, Any]:
+    known = {f.name for f in fields(SchedulerConfig)} - {"policy", "replica"}
+    return {name: _number(v) for name, v in trace.scheduler.items() if name in known}
 
 
 def _number(value: Any) -> Any:

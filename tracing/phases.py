@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .trace import TracedCall, TracedEvent
@@ -14,7 +15,7 @@ WAITS: frozenset[PhaseKind] = frozenset({"held", "waiting", "preempted"})
 
 # What a call is after each kind of decision; the other kinds only change its level.
 _AFTER: dict[str, PhaseKind] = {
-    "admission": "held",
+    "admission": "on its way",
     "arrival": "waiting",
     "dispatch": "running",
     "resume": "running",
@@ -71,9 +72,34 @@ def phases_of(call: TracedCall, until_s: float) -> list[Phase]:
         reason, since_s = event.reason, at_s
     if end_s > since_s:
         phases.append(Phase(kind=kind, start_s=since_s, end_s=end_s, level=level, reason=reason))
-    return phases
+    admission = next((event for event in call.events if event.kind == "admission"), None)
+    return phases if admission is None else list(_with_hold(call, phases, admission))
+
+
+def _with_hold(
+    call: TracedCall, phases: Sequence[Phase], admission: TracedEvent
+) -> Iterator[Phase]:
+    """The phases with the hold cut out: it ended when admission control let the call in.
+
+    How long it was is what the call's wait has beside the waits in the queue.
+    """
+    held_s = call.wait_s - sum(phase.lasts_s for phase in phases if phase.kind in WAITS)
+    for phase in phases:
+        begin_s = max(phase.start_s, phase.end_s - held_s)
+        if phase.end_s != admission.at_s or phase.kind != "on its way" or begin_s >= phase.end_s:
+            yield phase
+            continue
+        if begin_s > phase.start_s:
+            yield replace(phase, end_s=begin_s)
+        yield Phase(
+            kind="held",
+            start_s=begin_s,
+            end_s=phase.end_s,
+            level=admission.level,
+            reason=admission.reason,
+        )
 
 
 def _next(kind: PhaseKind, event: TracedEvent) -> tuple[PhaseKind, int]:
     following = _AFTER.get(event.kind, kind)
-    return following, 0 if following in ("on its way", "held") else event.level
+    return following, 0 if following == "on its way" else event.level

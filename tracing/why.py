@@ -123,7 +123,7 @@ def _decision(waiting: Waiting, call: TracedCall, event: TracedEvent, wait: Wait
             attained = f": {reason}" if reason else ""
             return f"It reaches {where} and is placed at level {level}{attained}{first}."
         case "admission":
-            return f"Admission control: {reason or 'held before the queue'}."
+            return f"Admission control lets it in: {_readable(waiting, reason)}."
         case "dispatch":
             return f"It gets a seat{waited}."
         case "resume":

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from autellix.scheduler.tickets import Decision, Receipt
+from autellix.tracing import why
 from autellix.tracing.events import CallEnded, CallStarted, Event, ProgramStarted, RunStarted
 from autellix.tracing.phases import WAITS, phases_of
 from autellix.tracing.trace import Trace
@@ -20,15 +21,20 @@ SAMPLES = sorted((Path(__file__).parent / "samples").iterdir())
 
 
 def call(
-    program: str, id: str, *decisions: tuple[float, str, int], replica: int = 0
+    program: str,
+    id: str,
+    *decisions: tuple[float, str, int],
+    replica: int = 0,
+    start: float | None = None,
+    held_s: float = 0.0,
 ) -> tuple[list[Event], float]:
-    """A call that begins at its first decision and ends at its last."""
+    """A call that begins at its first decision unless told, and ends at its last."""
     log = tuple(Decision(at, kind, level, f"why {kind}") for at, kind, level in decisions)  # type: ignore[arg-type]
-    wait_s = service_s = 0.0
+    wait_s, service_s = held_s, 0.0
     for (at, kind, _), (later, _, _) in pairwise(decisions):
         if kind in ("arrival", "preemption"):
             wait_s += later - at
-        else:
+        elif kind != "admission":
             service_s += later - at
     receipt = Receipt(
         program=program,
@@ -41,7 +47,7 @@ def call(
         replica=replica,
         decisions=log,
     )
-    start, end = decisions[0][0], decisions[-1][0]
+    start, end = decisions[0][0] if start is None else start, decisions[-1][0]
     return [
         CallStarted(at_s=start, program=program, call=id, kind="llm", name="m"),
         CallEnded(at_s=end, call=id, status="done", receipt=receipt),
@@ -120,11 +126,28 @@ def test_a_call_that_lost_its_seat_waits_for_that_reason():
 
 def test_what_admission_control_held_back_is_told_apart():
     held = call(
-        "c", "c1", (1, "admission", 1), (5, "arrival", 1), (6, "dispatch", 1), (8, "leave", 1)
+        "c",
+        "c1",
+        (5, "admission", 2),
+        (5.5, "arrival", 2),
+        (6, "dispatch", 2),
+        (8, "leave", 2),
+        start=0.5,
+        held_s=4,
     )
     waiting = run(A, B, held)
-    assert [p.kind for p in waiting.phases["c1"]] == ["held", "waiting", "running"]
-    assert waiting.causes(waiting.trace.by_id["c1"])["held"] == pytest.approx(4)
+    assert [(p.kind, p.lasts_s, p.level) for p in waiting.phases["c1"]] == [
+        ("on its way", 0.5, 0),
+        ("held", 4.0, 2),
+        ("on its way", 0.5, 0),
+        ("waiting", 0.5, 2),
+        ("running", 2.0, 2),
+    ]
+    c1 = waiting.trace.by_id["c1"]
+    assert waiting.causes(c1)["held"] == pytest.approx(4)
+    assert sum(waiting.causes(c1).values()) == pytest.approx(c1.wait_s)
+    story = [line.text for line in why.story(waiting, c1)]
+    assert "Admission control lets it in: why admission." in story
 
 
 def test_seats_that_the_trace_does_not_tell_are_as_many_as_were_taken():

@@ -3,7 +3,7 @@ const details = (() => {
   const place = document.getElementById("details");
   const mostServed = 6;
   const titles = {
-    arrival: "reaches the engine", admission: "admission control", dispatch: "gets a seat",
+    arrival: "reaches the engine", admission: "is let in", dispatch: "gets a seat",
     resume: "gets a seat again", demotion: "goes down a level", promotion: "is promoted",
     preemption: "loses its seat", swap: "is swapped", leave: "leaves the engine",
   };
