@@ -5,7 +5,8 @@
 For every workload and load: one row a policy, the means over the seeds. What is given beside a
 policy's mean latency: against ``vllm`` (what caching and scheduling give together), against
 ``vllm-opt`` (what scheduling gives alone), as how many times lower. Where the baseline did not run
-there is a dash. Then the rates at equal latency, if the result has them.
+there is a dash. Then the rates at equal latency, if the result has them. Of a result of
+``benchmarks.agreement``: one row a load and policy, the real engine beside the simulator.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def main(arguments: Sequence[str]) -> None:
 
 def rendered(documents: Sequence[dict[str, Any]]) -> str:
     """The tables of results put together."""
-    parts = []
+    parts = [_agreement_table(document["pieces"]) for document in documents if "pieces" in document]
+    documents = [document for document in documents if "pieces" not in document]
     cells = [cell for document in documents for cell in document["cells"]]
     for name in dict.fromkeys(cell["workload"] for cell in cells):
         mine = [cell for cell in cells if cell["workload"] == name]
@@ -53,14 +55,15 @@ def rendered(documents: Sequence[dict[str, Any]]) -> str:
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text())
-        assert isinstance(document["cells"], list)
-        assert isinstance(document["throughput_at_equal_latency"], list)
+        if "pieces" not in document:
+            assert isinstance(document["cells"], list)
+            assert isinstance(document["throughput_at_equal_latency"], list)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AssertionError):
         raise InputError(
-            f"{path} is no result of benchmarks.replay or benchmarks.sweep: it has no list of "
-            "cells; write one with --json"
+            f"{path} is no result of benchmarks.replay, benchmarks.sweep or benchmarks.agreement: "
+            "it has no list of cells; write one with --json"
         ) from None
     return document
 
@@ -140,6 +143,44 @@ def _rates_table(rows: Sequence[dict[str, Any]]) -> str:
             for row in rows
         ],
     )
+
+
+def _agreement_table(pieces: dict[str, Any]) -> str:
+    head = (
+        "load",
+        "policy",
+        "mean response s, real",
+        "simulated",
+        "error",
+        "P95, real",
+        "simulated",
+        "wait, real",
+        "simulated",
+        "preemptions, real",
+        "simulated",
+        "step times alone",
+    )
+    rows = []
+    for piece in sorted(pieces.values(), key=lambda piece: piece["load"]):
+        for row in piece["rows"]:
+            real, simulated = row["real"], row["simulated"]
+            rows.append(
+                (
+                    f"{piece['load']:g}",
+                    row["policy"],
+                    f"{real['mean_response_s']:.2f}",
+                    f"{simulated['mean_response_s']:.2f}",
+                    f"{row['error']:+.1%}",
+                    f"{real['p95_response_s']:.2f}",
+                    f"{simulated['p95_response_s']:.2f}",
+                    f"{real['wait_share']:.0%}",
+                    f"{simulated['wait_share']:.0%}",
+                    f"{real['preemptions']}",
+                    f"{simulated['preemptions']}",
+                    f"{row['steps_error']:+.1%}",
+                )
+            )
+    return markdown_table(head, rows)
 
 
 def markdown_table(head: Row, rows: Sequence[Row]) -> str:

@@ -66,6 +66,25 @@ def test_caching_and_scheduling_are_shown_apart() -> None:
     assert row.startswith("| 1.2 | atlas | 50.0 | 1,000 | 1,000 | 12.00x | 4.00x |")
 
 
+def test_agreement_has_a_row_for_every_load_and_policy() -> None:
+    def side(response_s: float) -> dict[str, float]:
+        return {
+            "mean_response_s": response_s,
+            "p95_response_s": 2 * response_s,
+            "wait_share": 0.25,
+            "preemptions": 3,
+        }
+
+    def piece(load: float) -> dict[str, object]:
+        row = {"policy": "plas", "real": side(2.0), "simulated": side(1.8)}
+        return {"load": load, "rows": [{**row, "error": -0.1, "steps_error": 0.012}]}
+
+    text = tables.rendered([{"pieces": {"w/1.2": piece(1.2), "w/0.5": piece(0.5)}}])
+    loads = [line.split(" | ")[0] for line in text.splitlines()[2:]]
+    assert loads == ["| 0.5", "| 1.2"]
+    assert "| plas | 2.00 | 1.80 | -10.0% | 4.00 | 3.60 | 25% | 25% | 3 | 3 | +1.2% |" in text
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"cells": 1}', '{"cells": []}', "\x00"])
 def test_a_file_that_is_no_result_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "r.json"
