@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
 from autellix.errors import AutellixError, SettingsError
 
@@ -40,14 +41,24 @@ class SpanSender:
         self._record = record
         self._spans = spans
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="autellix-spans")
+        self._lock = Lock()
+        self._is_closed = False
 
     def take(self, event: Event) -> None:
-        """Hear of an event before the record has taken it; returns at once."""
-        if isinstance(event, ProgramEnded):
-            self._thread.submit(self._send, event.program)
+        """Hear of an event before the record has taken it; returns at once.
+
+        Programs that end after :meth:`close` are left out.
+        """
+        with self._lock:
+            if isinstance(event, ProgramEnded) and not self._is_closed:
+                self._thread.submit(self._send, event.program)
 
     def close(self) -> None:
         """Send what is left; safe to call twice."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
         self._thread.shutdown(wait=True)
         self._spans.close()
         if self._spans.lost:

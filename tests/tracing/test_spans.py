@@ -221,7 +221,12 @@ def test_a_run_sends_a_program_when_it_has_ended(collector: Collector):
     for event in record_events:
         record.apply(event)
     sender.close()
-    trace = trace_from_document(record.document(), "the run")
+    sender.close()
+    record.apply(ProgramStarted(at_s=99.0, program="late", name="late"))
+    record.apply(ProgramEnded(at_s=99.0, program="late", status="done"))
+    document = record.document()
+    del document["programs"][-1]
+    trace = trace_from_document(document, "the run")
     found = by_program(collector)
     assert found.keys() == {program.id for program in trace.programs}
     for id, spans in found.items():
