@@ -200,7 +200,7 @@ def render(found: TraceDiff, names: tuple[str, str], width: int) -> RenderableTy
     """
     head_width = max(12, (width - 34) // 2)
     totals = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    totals.add_column(f"{len(found.programs)} programs in both")
+    totals.add_column(f"programs in both: {len(found.programs)}")
     for name, run in zip(names, (found.a, found.b), strict=True):
         head = Text(f"{clip(name, head_width)}\n{run.policy}")
         totals.add_column(head, justify="right")
@@ -209,18 +209,18 @@ def render(found: TraceDiff, names: tuple[str, str], width: int) -> RenderableTy
         a, b = value(found.a), value(found.b)
         totals.add_row(title, _figure(a), _figure(b), _change(a, b))
     parts: list[RenderableType] = [totals, Text(), _by_program(found, width)]
-    parts.append(Text(f"{found.faster} programs sooner, {found.slower} later (by 2 % or more)"))
+    parts.append(Text(f"programs sooner: {found.faster}, later: {found.slower} (by 2 % or more)"))
     if found.differing_work:
         parts.append(
             Text(
-                f"{len(found.differing_work)} programs made other calls or tokens in the second "
-                "run: their times differ for that reason too",
+                f"{len(found.differing_work)} of {len(found.programs)} programs made other calls "
+                "or tokens in the second run: their times differ for that reason too",
                 "yellow",
             )
         )
     for name, only in zip(names, (found.only_a, found.only_b), strict=True):
         if only:
-            parts.append(Text(f"only in {name}: {len(only)} programs", "yellow"))
+            parts.append(Text(f"programs only in {name}: {len(only)}", "yellow"))
     return Group(*parts)
 
 

@@ -168,9 +168,11 @@ def _head(trace: Trace) -> Text:
     seats = f" of {engine.seats} seats" if engine.seats else ""
     replicas = f"{engine.replicas} replica{'' if engine.replicas == 1 else 's'}{seats}"
     calls = sum(1 for _ in trace.calls())
+    programs = len(trace.programs)
     return Text(
         f"{engine.kind} {engine.model}, {replicas}, policy {trace.policy}: "
-        f"{len(trace.programs)} programs, {calls} calls, {trace.end_s:.1f} s",
+        f"{programs} program{'' if programs == 1 else 's'}, "
+        f"{calls} call{'' if calls == 1 else 's'}, {trace.end_s:.1f} s",
         style="bold",
     )
 

@@ -70,7 +70,7 @@ def test_why_finds_a_call_by_number_and_by_id():
 
 def test_diff_names_the_two_by_their_files():
     text = said("diff", FCFS, REACT)
-    assert "fcfs" in text and "atlas" in text and "8 programs in both" in text
+    assert "fcfs" in text and "atlas" in text and "programs in both: 8" in text
 
 
 def test_whatif_predicts_beside_the_recording():

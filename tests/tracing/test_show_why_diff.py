@@ -185,7 +185,7 @@ def test_diff_says_who_gained_and_whether_the_work_was_the_same():
     assert found.differing_work == ("agent-3",)
     text = printed(diff.render(found, ("a", "b"), 100))
     assert "+100.0%" in text and "-50.0%" in text
-    assert "1 programs made other calls" in text
+    assert "1 of 3 programs made other calls" in text
 
 
 def test_the_bars_cover_the_phases_of_a_call(tree: Waiting):
