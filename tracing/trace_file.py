@@ -60,7 +60,7 @@ def _read(path: Path) -> Trace:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without the search for cycles: a trace has none, and it doubles the time that reading takes."""
+    """Without the search for cycles: a trace has none, and looking for them doubles the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
