@@ -46,6 +46,17 @@ _RUN_EXAMPLES = """[bold]Examples[/bold]
   cat tasks.jsonl | autellix run pkg.mod:graph --input - --concurrency 32 --trace run.json
 """
 
+_TOP_EXAMPLES = """[bold]Examples[/bold]
+
+  autellix top                      the newest run on this machine
+
+  autellix top http://127.0.0.1:8000 --key ...
+
+  autellix top --once               one picture
+
+  autellix top --json               one snapshot, for programs
+"""
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -323,6 +334,36 @@ def calibrate(
             report(done, Console())
             if output is not None:
                 print(f"written: {output}")
+
+
+@app.command(epilog=_TOP_EXAMPLES)
+def top(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="[URL]",
+            help="Of a run, or its process id; without, the newest run on this machine.",
+            show_default=False,
+        ),
+    ] = "",
+    key: Annotated[
+        str, typer.Option(envvar="AUTELLIX_KEY", help="Key of a run that is not yours here.")
+    ] = "",
+    refresh: Annotated[
+        float,
+        typer.Option(envvar="AUTELLIX_REFRESH", metavar="SECONDS", help="Between two pictures."),
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="One picture, then leave.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One snapshot as JSON.")] = False,
+    debug: Annotated[bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks.")] = False,
+) -> None:
+    """Watch a run that is under way in another process."""
+    from .top_command import TopRequest
+    from .top_command import top as watch
+
+    with plain_errors(debug):
+        code = watch(TopRequest(run=run, key=key, refresh_s=refresh, once=once, as_json=as_json))
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -33,6 +33,7 @@ from .run_watch import RunWatch
 from .session import Session, use_session
 from .settings import Settings
 from .targets import Entry, Target, load_program, opened, parse_target, run_script, script_path
+from .top_runs import announced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +83,16 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
         stack.callback(use_session, None)
         threads = RunThreads(session, request.thread_ids, request.resume)
         command.threads = stack.enter_context(threads)
-        route = stack.enter_context(OpenAIRoute(session))
+        watch = RunWatch(session, title=command.title)
+        route = stack.enter_context(OpenAIRoute(session, watch))
         # Before the engine, which takes long: a mistake in the target should show at once.
         stack.enter_context(command.environment())
         job = command.prepare()
         with Steps("engine", shown=not settings.quiet, console=console) as steps:
             steps.note("starting, some 20 s on a CPU")
             session.start()
-        watch = RunWatch(session, title=command.title, programs_total=len(command.lines) or None)
-        with run_view(watch, settings, console):
+        watch.programs_total = len(command.lines) or None
+        with announced(route.url, route.key, command.title), run_view(watch, settings, console):
             code = job()
         route.close()
         written = session.finish()

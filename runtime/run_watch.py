@@ -20,15 +20,15 @@ class RunWatch:
     Args:
         session: the run.
         title: what runs.
+
+    Attributes:
         programs_total: how many programs it will have, where that is known.
     """
 
-    def __init__(
-        self, session: Session, *, title: str = "", programs_total: int | None = None
-    ) -> None:
+    def __init__(self, session: Session, *, title: str = "") -> None:
         self._session = session
         self._title = title
-        self._programs_total = programs_total
+        self.programs_total: int | None = None
         self._calls = EngineCalls()
 
     def snapshot(self) -> RunSnapshot:
@@ -56,9 +56,9 @@ class RunWatch:
         self._calls = engine_calls(stats)
         return self._session.record.snapshot(
             self._session.now(),
-            replicas=[_replica_row(index, each) for index, each in enumerate(stats)],
+            replicas=[replica_row(index, each) for index, each in enumerate(stats)],
             engine=self._calls,
-            programs_total=self._programs_total,
+            programs_total=self.programs_total,
             title=self._title,
         )
 
@@ -85,7 +85,8 @@ def engine_calls(stats: Sequence[EngineStats]) -> EngineCalls:
 _SHOWN = tuple(name for name in ReplicaRow.__slots__ if name != "index")
 
 
-def _replica_row(index: int, stats: EngineStats) -> ReplicaRow:
+def replica_row(index: int, stats: EngineStats) -> ReplicaRow:
+    """What the views show of a replica's state."""
     values = {name: getattr(stats, name) for name in _SHOWN}
     for name in ("running_by_level", "waiting_by_level"):
         values[name] = tuple(values[name])

@@ -198,7 +198,7 @@ def _caption(node: CallNode, room: int) -> str:
     """Name, time and, as far as there is room, what else is known."""
     name, time = clean(node.label), brief_seconds(node.took_s)
     if node.state == "waiting":
-        time = f"waits {time}"
+        time = f"{time} queued"
     if node.state in ("failed", "aborted"):
         time = f"{node.state} {time}"
     head = f"{name} {time}"

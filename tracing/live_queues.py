@@ -75,10 +75,14 @@ def _head(row: ReplicaRow, width: int) -> Line:
     line.add(f"  {row.waiting} waiting", "yellow" if row.waiting else "dim")
     short = row.kv_usage >= _FULL
     line.add("  KV ").add_line(gauge(row.kv_usage, bar, "red" if short else "blue"))
-    line.add(f"{' ' if bar else ''}{row.kv_usage:.0%}", "bold red" if short else "")
+    line.add(f"{' ' if bar else ''}{_share(row.kv_usage)}", "bold red" if short else "")
     if row.kv_host_usage is not None:
-        line.add("  host ").add(f"{row.kv_host_usage:.0%}")
+        line.add("  host ").add(_share(row.kv_host_usage))
     return line.cut(width)
+
+
+def _share(share: float) -> str:
+    return f"{share:.0%}" if share >= 0.005 or not share else "<1%"
 
 
 def _levels(row: ReplicaRow, top: int, width: int, height: int) -> list[Line]:
@@ -155,7 +159,7 @@ def _row(row: ReplicaRow, rates: ReplicaRates, top: int, digits: int, width: int
     line.add(fit(f"{row.running}/{row.seats}", 8, right=True))
     line.add(fit(f"+{row.waiting}" if row.waiting else "", 6), "yellow")
     line.add(" KV ", "dim").add_line(gauge(row.kv_usage, bar, "blue"))
-    line.add(fit(f"{row.kv_usage:.0%}", 5, right=True), "red" if row.kv_usage >= _FULL else "")
+    line.add(fit(_share(row.kv_usage), 5, right=True), "red" if row.kv_usage >= _FULL else "")
     line.add("  levels ", "dim")
     for level in range(_depth(row)):
         running, waiting = _at(row, level)

@@ -136,7 +136,7 @@ def _queue_words(seatless: Sequence[str], engine: EngineCalls) -> str:
 def _engine_words(
     record: ProgramRecord, calls: Sequence[str], now_s: float, engine: EngineCalls
 ) -> str:
-    """What runs: ``expand x3 1.2s``, and how many of its calls stand in the queue meanwhile."""
+    """What runs: ``expand x3 1.2s``, and how many of its calls are queued meanwhile."""
     seated = [call for call in calls if call in engine.levels and call not in engine.places]
     if not seated and engine.known:
         return "on its way in"
@@ -145,4 +145,4 @@ def _engine_words(
     since_s = now_s - min(event.at_s for event in running)
     text = f"{name}{f' x{many}' if many > 1 else ''} {brief_seconds(since_s)}"
     queued = sum(call in engine.places for call in calls)
-    return f"{text}, {queued} in queue" if queued else text
+    return f"{text}, {queued} queued" if queued else text

@@ -84,6 +84,11 @@ class LiveView(TerminalView):
             return shown
         return self._source.graph(program)
 
+    @property
+    def last(self) -> RunSnapshot | None:
+        """The snapshot that was shown last."""
+        return self._last[0] if self._last is not None else None
+
     def show(self) -> None:
         """Take the place on the terminal, and its keys."""
         super().show()
@@ -119,3 +124,4 @@ class TopView(LiveView):
     def quit(self) -> None:
         """End the view."""
         self._ended.set()
+        self.wake()

@@ -28,6 +28,7 @@ _log = logging.getLogger("autellix")
 
 PLAIN_EVERY_S = 10.0
 REFRESH_S = 1.0
+_LOOK_S = 0.5
 
 
 class RunSource(Protocol):
@@ -40,6 +41,10 @@ class RunSource(Protocol):
     def graph(self, program: str) -> ProgramGraph | None:
         """The DAG of a program as of the last snapshot; None where it is not known."""
         ...
+
+
+class RunOver(Exception):
+    """What a source raises when its run has ended: there is nothing more to show."""
 
 
 class View(Protocol):
@@ -68,7 +73,11 @@ def is_drawable(console: Console) -> bool:
 
 
 class TerminalView:
-    """A view of one picture after the other; plain lines where there is no terminal."""
+    """A view of one picture after the other; plain lines where there is no terminal.
+
+    Attributes:
+        is_over: whether the run that it shows has ended.
+    """
 
     def __init__(
         self,
@@ -98,6 +107,7 @@ class TerminalView:
         self._refresh_s = refresh_s
         self._plain_every_s = plain_every_s
         self._clock = clock
+        self.is_over = False
         self._printed_s: float | None = None
         self._drawing = Lock()
         self._on_screen = False
@@ -164,6 +174,11 @@ class TerminalView:
             elif self._plain:
                 self._print_line()
 
+    def wait(self) -> None:
+        """Wait until the view has ended, by itself or by a key."""
+        while not self._ended.wait(_LOOK_S):  # a wait without end would let no signal through
+            pass
+
     def be_plain(self) -> None:
         """Leave the terminal for good; plain lines from now on."""
         self.hide()
@@ -188,6 +203,9 @@ class TerminalView:
             self._wake.clear()
             try:
                 self.refresh()
+            except RunOver:
+                self.is_over = True
+                self._ended.set()
             except Exception:
                 # A view must never end the run it shows.
                 if not reported:

@@ -150,7 +150,7 @@ def test_a_later_run_start_completes_the_facts():
 def test_a_program_with_a_seated_call_is_running():
     levels, places = {"a": 3, "b": 2}, {"b": 0}
     row = row_of(begin("a"), begin("b"), levels=levels, places=places, tokens={"a": 7})
-    assert (row.state, row.waits_for, row.level) == ("running", "m 10.0s, 1 in queue", 2)
+    assert (row.state, row.waits_for, row.level) == ("running", "m 10.0s, 1 queued", 2)
     assert (row.calls_done, row.calls_running, row.calls_waiting) == (0, 1, 1)
     assert row.tokens == 7
 
