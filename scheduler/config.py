@@ -36,6 +36,10 @@ class SchedulerConfig:
         min_run_steps: typical steps that a call keeps its seat before it can be a victim.
         patience_steps: typical steps that a call waits in its place before running ones give way to
             it; a busy engine has a seat for it sooner, and nobody need start over.
+        admission: whether only programs whose KV fits the cache together run calls. None leaves it
+            to the policy.
+        admission_gap: levels by which a held program must be better placed than one it displaces.
+        admission_idle_s: seconds that a program between two calls keeps its room.
         kept_decisions: the most decisions kept of one call; beyond, the middle ones are dropped.
         replica: index of the replica, copied into receipts.
 
@@ -56,6 +60,9 @@ class SchedulerConfig:
     preempt_gap: int = 2
     min_run_steps: int = 8
     patience_steps: int = 8
+    admission: bool | None = None
+    admission_gap: int = 1
+    admission_idle_s: float = 30.0
     kept_decisions: int = 64
     replica: int = 0
 
@@ -72,6 +79,8 @@ class SchedulerConfig:
         self._at_least("preempt_gap", 1, "to switch preemption off give preempt=False")
         self._at_least("min_run_steps", 0, "0 lets a call lose its seat at once")
         self._at_least("patience_steps", 0, "0 makes running calls give way at once")
+        self._at_least("admission_gap", 1, "to switch admission control off give admission=False")
+        self._above("admission_idle_s", 0, "30 is a good start; infinity keeps the room for ever")
         self._at_least("kept_decisions", 2, "the first and the last decision are always kept")
         self._at_least("replica", 0, "replicas count from 0")
 
@@ -85,6 +94,11 @@ class SchedulerConfig:
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not number or math.isnan(value) or value <= low:
             raise SettingsError(f"{name} must be > {low}, got {value!r}; {remedy}")
+
+    @property
+    def admits(self) -> bool:
+        """Whether there is admission control under these settings."""
+        return policy_named(self.policy).admission if self.admission is None else self.admission
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, for vLLM's ``additional_config``."""

@@ -374,7 +374,7 @@ class Scheduler:
         call.rank = place + next(self._entries)
         call.levels.append(level + 1)
         quantum_s = self.levels.quanta[level]
-        if call.ticket.course and self.policy.multilevel:
+        if call.ticket.course and level < len(self.levels.bounds):
             own, until_worse_s = self._course_level(call)
             # Above its own level, after a promotion, it gets what everybody gets there.
             quantum_s = until_worse_s if own <= level else quantum_s

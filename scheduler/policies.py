@@ -34,6 +34,8 @@ class Policy(Protocol):
         program_aware: whether promotion counts the program's wait and service or the call's alone.
         program_ties: whether the call whose program came first goes first inside a level, unless
             the settings say otherwise.
+        admission: whether only programs whose KV fits the cache together run calls, unless the
+            settings say otherwise.
         learns: whether what programs of a name have done places the calls of others, in place of
             attained service.
         remembers: whether it starts with what earlier runs have learned.
@@ -50,6 +52,9 @@ class Policy(Protocol):
 
     @property
     def program_ties(self) -> bool: ...  # noqa: D102
+
+    @property
+    def admission(self) -> bool: ...  # noqa: D102
 
     @property
     def learns(self) -> bool: ...  # noqa: D102
@@ -75,6 +80,7 @@ class Fcfs:
     multilevel = False
     program_aware = False
     program_ties = False
+    admission = False
     learns = False
     remembers = False
 
@@ -90,6 +96,7 @@ class ProgramFcfs:
     multilevel = False
     program_aware = True
     program_ties = True
+    admission = False
     learns = False
     remembers = False
 
@@ -105,6 +112,7 @@ class Mlfq:
     multilevel = True
     program_aware = False
     program_ties = False
+    admission = False
     learns = False
     remembers = False
 
@@ -120,6 +128,7 @@ class Plas:
     multilevel = True
     program_aware = True
     program_ties = False
+    admission = False
     learns = False
     remembers = False
 
@@ -135,6 +144,7 @@ class Atlas:
     multilevel = True
     program_aware = True
     program_ties = False
+    admission = False
     learns = False
     remembers = False
 
@@ -155,6 +165,7 @@ class Adaptive:
     multilevel = True
     program_aware = True
     program_ties = True
+    admission = True
     learns = True
     remembers = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from .admission import Passed, ticket_with_hold
 from .live_call import LiveCall
 from .prefix_cache import CacheNode
 from .sim_live import LiveProgram
@@ -31,6 +32,7 @@ class ReplicaCall:
             have all its tokens; ``ends_at`` is -1 while it does not generate.
         cached_tokens: found in the cache when it was first admitted; -1 before.
         swapped: whether its KV is in host memory.
+        passed: how the gate let it through; None without a gate.
     """
 
     __slots__ = (
@@ -44,6 +46,7 @@ class ReplicaCall:
         "known_tokens",
         "live",
         "output_tokens",
+        "passed",
         "prefill_left",
         "program",
         "prompt_tokens",
@@ -80,6 +83,12 @@ class ReplicaCall:
         self.ends_at = -1
         self.cached_tokens = -1
         self.swapped = False
+        self.passed: Passed | None = None
+
+    def hold(self, passed: Passed) -> None:
+        """The gate has let it through: what it waited there counts as its program's wait."""
+        self.passed = passed
+        self.ticket = ticket_with_hold(self.ticket, passed)
 
 
 class Order(Protocol):

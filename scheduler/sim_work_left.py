@@ -18,6 +18,7 @@ class LeastWorkLeft:
     def __init__(self, model: EngineModel) -> None:
         self._model = model
         self._left_s: dict[str, float] = {}
+        self._tokens: dict[str, int] = {}
         self._placed: dict[str, dict[int, tuple[Replica, ReplicaCall]]] = {}
 
     def __call__(self, call: ReplicaCall) -> float:
@@ -26,16 +27,21 @@ class LeastWorkLeft:
 
     def of_program(self, program: LiveProgram) -> float:
         """The place of a program's calls."""
-        return self._left_s[program.spec.name] * program.spec.output_tokens
+        return self.of_name(program.spec.name)
+
+    def of_name(self, program: str) -> float:
+        """The place of the calls of a program by its name."""
+        return self._left_s[program] * self._tokens[program]
 
     def program_comes(self, program: LiveProgram) -> None:
         """All its calls are still to be done."""
         spec = program.spec
         self._left_s[spec.name] = sum(self._work_s(program, i) for i in range(len(spec.calls)))
+        self._tokens[spec.name] = spec.output_tokens
         self._placed[spec.name] = {}
 
     def call_placed(self, call: ReplicaCall, replica: Replica) -> None:
-        """A call has gone to a replica."""
+        """A call has entered a replica."""
         self._placed[call.program.spec.name][call.index] = (replica, call)
 
     def call_ended(self, call: ReplicaCall) -> None:
@@ -49,7 +55,8 @@ class LeastWorkLeft:
 
     def program_ended(self, program: LiveProgram) -> None:
         """Forget it."""
-        del self._left_s[program.spec.name], self._placed[program.spec.name]
+        name = program.spec.name
+        del self._left_s[name], self._tokens[name], self._placed[name]
 
     def _work_s(self, program: LiveProgram, index: int) -> float:
         call = program.spec.calls[index]

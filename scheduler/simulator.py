@@ -1,8 +1,9 @@
 """Discrete-event simulator: programs on modelled replicas, scheduled by the same core as real ones.
 
-Three kinds of event, on one heap: a program arrives, a call's tools are through, a replica's step
-or stretch is over. At equal times they are handled in this order, so that a replica sees all calls
-that came up to the moment at which it forms its next step.
+Four kinds of event, on one heap: a program arrives, a call's tools are through, a replica's step
+or stretch is over, a replica's gate has something to do by itself. At equal times they are handled
+in this order, so that a replica sees all calls that came up to the moment at which it forms its
+next step.
 
 1. A program arrives: its entry in the process table is opened; calls without parents are ready.
 2. A call is ready: the process table gives the ticket, the balancer the replica; the replica's
@@ -12,16 +13,16 @@ that came up to the moment at which it forms its next step.
    turnaround, the program hears of a call's end so much later, and the replica has planned by then.
 4. A program's last call has ended: the entry is closed. In a closed loop the next program comes.
 
-Calls reach their replica in :meth:`Simulation._submit`, the one door: admission control can hold
-them there, and let them through from :meth:`Simulation._call_ended`. A tier of KV in host memory
-would stand between the replica's cache and its prefill, where a swapped call's KV is loaded now
-(``ReplicaKv._load``).
+Before a replica with admission control stands a :class:`Gate`, the same as before a real one. A
+tier of KV in host memory would stand between the replica's cache and its prefill, where a swapped
+call's KV is loaded now (``ReplicaKv._load``).
 
 Pure Python on virtual time; the same input gives the same result.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
@@ -29,6 +30,7 @@ from itertools import count
 
 from autellix.errors import InputError, SettingsError
 
+from .admission import Gate, receipt_with_hold
 from .balancers import Balancer, ProgramLocality
 from .engine_model import EngineModel
 from .policies import policy_named
@@ -46,7 +48,7 @@ from .tickets import Ticket
 
 __all__ = ["CallRecord", "ProgramRecord", "SimResult", "Simulation"]
 
-_TOLD, _ARRIVAL, _READY, _STEP = range(4)
+_TOLD, _ARRIVAL, _READY, _STEP, _GATE = range(5)
 
 
 class Simulation:
@@ -65,6 +67,7 @@ class Simulation:
     Attributes:
         now: virtual time, seconds.
         replicas: the modelled engines.
+        gates: the gate before each of them; None without admission control.
         table: the process table.
         result: what the run has given so far.
 
@@ -100,6 +103,7 @@ class Simulation:
             )
             for _ in range(replicas)
         ]
+        self.gates = self._gates(policy, replicas)
         self.table = ProcessTable(policy_named(policy.config.policy), history)
         self.result = SimResult(busy_s=[0.0] * replicas, calls_served=[0] * replicas)
         self._balancer = balancer or ProgramLocality()
@@ -113,6 +117,8 @@ class Simulation:
         self._coming: SimProgram | None = None
         self._untold: deque[Ended] = deque()
         self._started_s: dict[tuple[str, int], float] = {}
+        self._at_gate: dict[str, ReplicaCall] = {}
+        self._gate_due_s = [math.inf] * replicas
 
     def run(self, arrivals: Iterable[tuple[float, SimProgram]]) -> SimResult:
         """Serve programs that arrive at given times, seconds, in ascending order."""
@@ -158,6 +164,8 @@ class Simulation:
                 self._submit(program, index, now)
             elif kind == _TOLD:
                 self._call_ended(self._untold.popleft(), now, index)
+            elif kind == _GATE:
+                self._gate_due(index, now)
             else:
                 self._arrive(now)
         self._sum_up()
@@ -228,15 +236,42 @@ class Simulation:
             loads = [replica.load for replica in self.replicas]
             where = self._balancer.place(name, prompt_tokens, loads)
         self.table.call_placed(key, where)
-        replica = self.replicas[where]
         call = self._replica_call(program, index, ticket, where)
+        if self._on_call is not None:
+            self._started_s[name, index] = now
+        gate = self.gates[where]
+        if gate is None:
+            self._hand_over(call, where, now)
+            return
+        self._at_gate[key] = call
+        gate.call_comes(ticket, now, known_tokens=call.known_tokens)
+        self._let_through(gate, where, now)
+
+    def _hand_over(self, call: ReplicaCall, where: int, now: float) -> None:
+        """A call enters its replica."""
+        replica = self.replicas[where]
         replica.submit(call)
         if self._work_left is not None:
             self._work_left.call_placed(call, replica)
-        if self._on_call is not None:
-            self._started_s[name, index] = now
         if replica.wake(now):
             heappush(self._events, (replica.ends_s, _STEP, next(self._ties), None, where))
+
+    def _let_through(self, gate: Gate, where: int, now: float) -> None:
+        """The calls that the gate has let through enter the replica."""
+        for passed in gate.passed():
+            call = self._at_gate.pop(passed.call)
+            call.hold(passed)
+            self._hand_over(call, where, now)
+        if gate.next_s < self._gate_due_s[where]:
+            self._gate_due_s[where] = due_s = max(now, gate.next_s)
+            heappush(self._events, (due_s, _GATE, next(self._ties), None, where))
+
+    def _gate_due(self, where: int, now: float) -> None:
+        gate = self.gates[where]
+        if gate is not None and self._gate_due_s[where] <= now:
+            self._gate_due_s[where] = math.inf
+            gate.tick(now)
+            self._let_through(gate, where, now)
 
     def _replica_call(
         self, program: LiveProgram, index: int, ticket: Ticket, where: int
@@ -267,6 +302,10 @@ class Simulation:
     def _call_ended(self, ended: Ended, now: float, where: int) -> None:
         call, receipt = ended
         program, index = call.program, call.index
+        gate = self.gates[where]
+        if gate is not None:
+            gate.call_ended(receipt.call, now, receipt)
+            receipt = receipt_with_hold(receipt, call.passed)
         self.table.call_ended(receipt.call, now, receipt)
         self.result.calls_served[where] += 1
         ready = program.call_ended(index, receipt, now)
@@ -280,12 +319,18 @@ class Simulation:
             self._ready(program, child, now)
         if not program.left:
             self._end(program, now)
+        if gate is not None:
+            self._let_through(gate, where, now)
 
     def _end(self, program: LiveProgram, now: float) -> None:
         """The program's last call has ended."""
         name = program.spec.name
         self.table.close(name)
         self._balancer.forget(name)
+        for where, gate in enumerate(self.gates):
+            if gate is not None:
+                gate.program_ended(name, now)
+                self._let_through(gate, where, now)
         if self._work_left is not None:
             self._work_left.program_ended(program)
         record = program.record(now)
@@ -296,6 +341,19 @@ class Simulation:
         following = next(self._backlog, None)
         if following is not None:
             self._start(following, now)
+
+    def _gates(self, policy: SimPolicy, replicas: int) -> list[Gate | None]:
+        config = policy.config
+        if not config.admits:
+            return [None] * replicas
+        work_left = self._work_left
+
+        def place(ticket: Ticket) -> float:
+            assert work_left is not None
+            return work_left.of_name(ticket.program)
+
+        given = None if work_left is None else place
+        return [Gate(config, self.model.kv_tokens, place=given) for _ in range(replicas)]
 
     def _sum_up(self) -> None:
         result = self.result

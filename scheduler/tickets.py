@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self
 _PREFIX = "autellix_"
 
 DecisionKind = Literal[
-    "arrival", "dispatch", "demotion", "promotion", "preemption", "resume", "leave"
+    "admission", "arrival", "dispatch", "demotion", "promotion", "preemption", "resume", "leave"
 ]
 CallStatus = Literal["running", "done", "failed", "aborted"]
 
