@@ -129,5 +129,9 @@ def _without_tools(program: SimProgram) -> SimProgram:
         for call in program.calls
     ]
     return SimProgram(
-        program.name, calls, system=program.system, system_tokens=program.system_tokens
+        program.name,
+        calls,
+        system=program.system,
+        system_tokens=program.system_tokens,
+        kind=program.kind,
     )

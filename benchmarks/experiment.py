@@ -4,6 +4,10 @@ A cell is one workload under one policy at one load with one seed. Cells of a si
 not depend on each other: ``--jobs`` spreads them over processes, and the results are the same in
 the same order. On the real engine they run one after the other, the policies in turns for every
 load and seed.
+
+A policy that remembers (``gittins``) has seen as many programs of the workload before, generated
+from another seed, and none of the cell's own. Of recorded programs there is one set: of a trace it
+has seen the same ones in another order.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from time import perf_counter
 from typing import Any
 
 from autellix.errors import UsageError
+from autellix.scheduler.service_history import ServiceHistory
+from autellix.scheduler.sim_orders import SIM_POLICIES, sim_policy
 from autellix.scheduler.simulator import CallRecord, SimResult
 from benchmarks.capacity import Capacity
 from benchmarks.cell_store import CellStore
@@ -38,6 +44,8 @@ from benchmarks.simulated_engine import SimulatedEngine, engine_model
 from benchmarks.workloads import Workload, poisson, trace_files, workload
 
 Note = Callable[[str], None]
+# Added to a cell's seed: the seed of the programs that policies that remember have seen before.
+EARLIER_SEED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +98,7 @@ class Experiment:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.workloads: list[str] = list(dict.fromkeys(options.workload or ["mixed"]))
-        self.policies = list(dict.fromkeys(names_in(options.policies, "--policies")))
+        self.policies = self._policies()
         self.seeds = list(dict.fromkeys(whole_numbers_in(options.seed, "--seed")))
         self.settings = dict(setting_in(text) for text in options.set)
         self.loads = numbers_in(options.load, "--load", MOST_LOAD)
@@ -114,6 +122,13 @@ class Experiment:
             engine = self.engine
             for policy in self.policies:
                 engine.simulation(policy)
+
+    def _policies(self) -> list[str]:
+        given = self.options.policies
+        if given is not None:
+            return list(dict.fromkeys(names_in(given, "--policies")))
+        real = self.options.engine == REAL
+        return [n for n in SIM_POLICIES if not real or sim_policy(n).order == "core"]
 
     @property
     def engine(self) -> SimulatedEngine:
@@ -228,7 +243,7 @@ def _mapper(jobs: int) -> Iterator[Any]:
             raise
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=3)
 def _served(
     name: str, programs: int, seed: int, strict: bool, engine: str, kv_tokens: int | None
 ) -> Workload:
@@ -238,7 +253,23 @@ def _served(
 
 def served_workload(options: argparse.Namespace, name: str, seed: int) -> Workload:
     """The programs of a group of cells; kept for the group's other cells."""
-    return _served(name, options.programs, seed, options.strict, options.engine, options.kv_tokens)
+    return _served(*_group(options, name, seed))
+
+
+def _group(
+    options: argparse.Namespace, name: str, seed: int
+) -> tuple[str, int, int, bool, str, int | None]:
+    programs, kv_tokens = options.programs, options.kv_tokens
+    return name, programs, seed, options.strict, options.engine, kv_tokens
+
+
+@lru_cache(maxsize=2)
+def _learned(
+    name: str, programs: int, seed: int, strict: bool, engine: str, kv_tokens: int | None
+) -> dict[str, Any]:
+    """What these programs teach, whatever the engine's seats and settings."""
+    earlier = _served(name, programs, seed, strict, engine, kv_tokens).programs
+    return SimulatedEngine(model=engine_model(engine, kv_tokens=kv_tokens)).learned(earlier)
 
 
 def _describe(options: argparse.Namespace, name: str, seed: int) -> list[str]:
@@ -259,7 +290,11 @@ def _run_cell(engine: SimulatedEngine, options: argparse.Namespace, key: CellKey
     def ended(record: CallRecord) -> None:
         spans.append((record.started_s, record.ended_s))
 
-    simulation = engine.simulation(key.policy, ended if options.plots else None)
+    history = None
+    if engine.remembers(key.policy):
+        earlier = _group(options, key.workload, key.seed + EARLIER_SEED)
+        history = ServiceHistory.from_wire(_learned(*earlier))
+    simulation = engine.simulation(key.policy, ended if options.plots else None, history)
     if key.rate is not None:
         result = simulation.run(poisson(served.programs, key.rate, key.seed))
     elif options.closed_loop is not None:

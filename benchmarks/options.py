@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from autellix.errors import AutellixError, UsageError
+from autellix.scheduler.sim_orders import SIM_POLICIES
 from benchmarks.workloads import NAMES
 
 MOST_LOAD = 3.0
-POLICIES = "vllm,vllm-opt,mlfq,plas,atlas,program-fcfs,srpt,default"
 REAL = "vllm"
 
 _EXAMPLES = """examples:
@@ -42,7 +42,8 @@ def parser_of(name: str, description: str, *, loads: str) -> argparse.ArgumentPa
     workload = f"{names}, or trace:FILE[.gz][,FILE...]; repeatable [mixed]"
     add("--workload", action="append", metavar="NAME", help=workload)
     add("--engine", default="sim:a100-llama3-8b", help="sim:PRESET, sim:FILE.json or vllm")
-    add("--policies", default=POLICIES, help="names, split by commas")
+    every = f"names, split by commas [{','.join(SIM_POLICIES)}; vllm: without srpt]"
+    add("--policies", metavar="LIST", help=every)
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--load", default=loads, help="rate / capacity, split by commas, at most 3")
     when.add_argument("--rate", help="programs a second, split by commas")

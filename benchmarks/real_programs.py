@@ -92,7 +92,7 @@ class RealProgram:
         self._on_tokens = on_tokens
         observer = self._session.programs
         name = self._program.name
-        observer.program_started(name, name.partition("-")[0])
+        observer.program_started(name, self._program.kind or name)
         async with asyncio.TaskGroup() as group:
             for index in self._program.roots:
                 group.create_task(self._call(index, group))

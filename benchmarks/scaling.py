@@ -33,7 +33,9 @@ def scaled(program: SimProgram, factor: float) -> SimProgram:
                 tool_s=factor * call.tool_s,
             )
         )
-    return SimProgram(program.name, calls, system=program.system, system_tokens=system)
+    return SimProgram(
+        program.name, calls, system=program.system, system_tokens=system, kind=program.kind
+    )
 
 
 def _shared(

@@ -9,10 +9,14 @@ from typing import Any
 from autellix.errors import UsageError
 from autellix.scheduler.balancers import balancer_named
 from autellix.scheduler.engine_model import EngineModel, preset_named
+from autellix.scheduler.policies import policy_named
+from autellix.scheduler.service_history import ServiceHistory
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimProgram
 from autellix.scheduler.simulator import CallRecord, SimResult, Simulation
 from benchmarks.capacity import Capacity, capacity, room_for, without_tools
+
+_TEACHERS = 8  # earlier programs under way at a time
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,9 +39,16 @@ class SimulatedEngine:
     _loop: Simulation | None = None
 
     def simulation(
-        self, policy: str, on_call: Callable[[CallRecord], None] | None = None
+        self,
+        policy: str,
+        on_call: Callable[[CallRecord], None] | None = None,
+        history: ServiceHistory | None = None,
     ) -> Simulation:
         """A fresh one.
+
+        Args:
+            on_call: is told of every call that has ended.
+            history: what is known of earlier programs, for policies that remember.
 
         Raises:
             SettingsError: a name or a value is impossible.
@@ -49,7 +60,18 @@ class SimulatedEngine:
             balancer=balancer_named(self.balancer),
             resume=self.resume,
             on_call=on_call,
+            history=history,
         )
+
+    def remembers(self, policy: str) -> bool:
+        """Whether the policy begins with what earlier programs have taught."""
+        return policy_named(sim_policy(policy, **self.settings).config.policy).remembers
+
+    def learned(self, programs: Sequence[SimProgram]) -> dict[str, Any]:
+        """What serving these programs teaches of their kinds, as plain types."""
+        simulation = self.simulation("adaptive", history=ServiceHistory())
+        simulation.run_closed(iter(programs), live=_TEACHERS)
+        return simulation.table.history.to_wire()
 
     def serve(self, arrivals: Iterable[tuple[float, SimProgram]], policy: str) -> SimResult:
         """Serve programs that arrive at given times, seconds."""

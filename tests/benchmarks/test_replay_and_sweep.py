@@ -13,7 +13,7 @@ import pytest
 
 from autellix.errors import AutellixError
 from autellix.scheduler.simulator import ProgramRecord
-from benchmarks import replay, sweep
+from benchmarks import experiment, replay, sweep, workload_generators, workloads
 from benchmarks.metrics import is_stable, percentile, throughput_at_equal_latency
 from benchmarks.simulated_engine import SimulatedEngine, engine_model
 from benchmarks.workloads import poisson, workload
@@ -146,6 +146,25 @@ def test_a_percentile_is_a_value_that_was_there() -> None:
     assert percentile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.0
     assert percentile(range(1, 101), 0.95) == 95
     assert percentile([7.0], 0.99) == 7.0
+
+
+def test_a_policy_that_remembers_has_seen_other_programs_of_the_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+    made = workload_generators.generated
+
+    def generated(name: str, programs: int, seed: int) -> Any:
+        seen.append((name, seed))
+        return made(name, programs, seed)
+
+    monkeypatch.setattr(workloads, "generated", generated)
+    options = ("--workload", "bfcl", "--rate", "4", "--programs", "31", "--seats", "4")
+    policies = ("--policies", "adaptive,gittins")
+    adaptive, gittins = run(replay.main, tmp_path, *options, *policies)["cells"]
+    assert seen == [("bfcl", 1), ("bfcl", 1 + experiment.EARLIER_SEED)]
+    assert adaptive["mean_token_latency_s"] != gittins["mean_token_latency_s"]
+    assert run(replay.main, tmp_path, *options, *policies)["cells"] == [adaptive, gittins]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
