@@ -376,8 +376,8 @@ class Scheduler:
         quantum_s = self.levels.quanta[level]
         if call.ticket.course and level < len(self.levels.bounds):
             own, until_worse_s = self._course_level(call)
-            # Above its own level, after a promotion, it gets what everybody gets there.
-            quantum_s = until_worse_s if own <= level else quantum_s
+            # In another level than its own, as after a promotion, it gets what all get there.
+            quantum_s = until_worse_s if own == level else quantum_s
         self._clock.grant(call, quantum_s)
 
     def _course_level(self, call: LiveCall) -> tuple[int, float]:
