@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 from ..scheduler.balancers import balancer_named
 from .engine_loop import EngineLoop
 from .engine_start import EngineProcesses, set_engine_environment
+from .gated_replica import GatedReplica
 from .models import DEFAULT_MODEL, resolve_model
 from .protocols import Engine
 from .replica_pool import ReplicaPool
+from .replica_slot import Replica
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -92,15 +94,17 @@ async def _start(settings: Settings, model: str, served_name: str) -> _Engine:
     processes = EngineProcesses(debug=settings.debug)
     arguments = with_host_tier(settings.engine_args, settings.kv_host_gib, settings.replicas)
 
-    async def start(index: int) -> VllmReplica:
-        return await VllmReplica.start(
+    async def start(index: int) -> Replica:
+        config = replace(settings.scheduler_config(), replica=index)
+        replica = await VllmReplica.start(
             model,
             arguments,
-            replace(settings.scheduler_config(), replica=index),
+            config,
             served_name=served_name,
             processes=processes,
             devices=devices_of(index, settings.replicas, settings.engine_args),
         )
+        return await GatedReplica.before(replica, config)
 
     try:
         pool = await ReplicaPool.start(
@@ -111,6 +115,8 @@ async def _start(settings: Settings, model: str, served_name: str) -> _Engine:
             model=served_name,
         )
         first = pool.slots[0].replica
+        if isinstance(first, GatedReplica):
+            first = first.replica
         assert isinstance(first, VllmReplica)
         return pool, await ChatService.create(pool, first.llm), processes
     except BaseException:
