@@ -67,6 +67,7 @@ _STEP_TAG = "graph:step:"
 _SEND_TASKS, _SEND_TRIGGER = "__pregel_tasks", "__pregel_push"
 _STOPPED = {"__interrupt__", "__error__", "__resume__"}
 RETURN = "__return__"  # the channel of a function's result
+_GIVEN_UP = (GeneratorExit, KeyboardInterrupt, TimeoutError)
 _LENT = "__pregel_checkpointer"
 _RUNTIME = "__pregel_runtime"
 _NEVER_STEPPED = -2  # the step of a thread without a checkpoint
@@ -145,7 +146,9 @@ def add_handler_everywhere(handler: BaseCallbackHandler) -> Undo:
 
 
 def watch_loops(
-    wrote: Callable[[UUID, str, Iterable[str]], None], stopped: Callable[[UUID], None]
+    wrote: Callable[[UUID, str, Iterable[str]], None],
+    stopped: Callable[[UUID], None],
+    given_up: Callable[[UUID], None],
 ) -> Undo:
     """Hear from every graph run of the process.
 
@@ -153,6 +156,8 @@ def watch_loops(
         wrote: called with a graph's run id, a task id and the channels that the task wrote; a
             channel of ``Send`` goes by the name of the trigger it pulls.
         stopped: called with a graph's run id when it stops for a person.
+        given_up: called with a graph's run id when nobody waits for it any more (its stream was
+            closed, it was interrupted, it has timed out), before it waits for its nodes' threads.
 
     Returns:
         How to stop it.
@@ -173,6 +178,8 @@ def watch_loops(
             run = getattr(self.manager, "run_id", None)
             if run is not None and isinstance(exc_value, GraphInterrupt) and not self.is_nested:
                 stopped(run)
+            elif run is not None and isinstance(exc_value, _GIVEN_UP):
+                given_up(run)
             return original(self, exc_type, exc_value, traceback)
 
         return hooked

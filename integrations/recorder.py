@@ -71,7 +71,7 @@ class Recorder(BaseCallbackHandler):
         _active = self
         self._undo = [
             private.add_handler_everywhere(self),
-            private.watch_loops(self._wrote, self._stopped),
+            private.watch_loops(self._wrote, self._stopped, self._given_up),
         ]
         if self.checkpoints is not None:
             self._undo.append(self.checkpoints.install())
@@ -269,6 +269,10 @@ class Recorder(BaseCallbackHandler):
     @_guarded
     def _stopped(self, graph: UUID) -> None:
         self.tracker.stopped(graph)
+
+    @_guarded
+    def _given_up(self, graph: UUID) -> None:
+        self.tracker.give_up(graph)
 
     # -- calls --------------------------------------------------------------------------------
 

@@ -212,6 +212,16 @@ class Tracker:
             with self._lock:
                 run.steps.wrote(task, channels)
 
+    def give_up(self, graph: UUID) -> None:
+        """Nobody waits for a graph run any more: the calls below it are aborted; its end follows.
+
+        A graph run without an event loop waits for its nodes' threads before it ends, and they for
+        their calls.
+        """
+        run = self._runs.get(graph)
+        if run is not None:
+            self.calls.abandon(run, everything=True)
+
     def stopped(self, graph: UUID) -> None:
         """A graph run stops for a person; its end follows."""
         run = self._runs.get(graph)

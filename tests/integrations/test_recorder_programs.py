@@ -10,6 +10,7 @@ import langgraph.errors
 import pytest
 from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_stream_writer
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -109,6 +110,34 @@ def test_an_abandoned_stream_is_cancelled(world: World) -> None:
     stream.close()
     assert [status for _, status in world.seen.outcomes()] == ["cancelled"]
     assert world.recorder.tables() == EMPTY
+
+
+@pytest.mark.parametrize("how", ["closed", "timeout"])
+def test_a_run_given_up_does_not_wait_for_the_calls_of_its_threads(world: World, how: str) -> None:
+    told = world.seen.call_ended
+
+    def ended(call: str, status: Any, error: str | None) -> None:
+        told(call, status, error)
+        world.gates.open("abort")  # as the engine does: the thread's call comes back
+
+    world.seen.call_ended = ended  # type: ignore[method-assign]
+
+    def node(state: State) -> State:
+        get_stream_writer()("begun")
+        world.call("long@abort")
+        return {"i": 1}
+
+    graph = chain_of(n=node).compile()
+    if how == "closed":
+        stream = graph.stream({"xs": []}, stream_mode="custom")
+        assert next(stream) == "begun"
+        world.gates.wait("long began")
+        stream.close()
+    else:
+        graph.step_timeout = 0.05
+        with pytest.raises(TimeoutError):
+            graph.invoke({"xs": []})
+    assert world.seen.statuses() == {"long": "aborted"}
 
 
 def test_cancelling_a_synchronous_node_aborts_the_call_its_thread_is_in(
