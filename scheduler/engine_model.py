@@ -247,6 +247,7 @@ PRESETS: dict[str, EngineModel] = {
             seats=64,
             kv_bytes_per_token=23_040,
             link_bytes_per_s=2.5e9,
+            turnaround_s=0.0022,
         ),
         _roofline("a100-llama3-8b", _A100, _LLAMA_8B),
         _roofline("h100-llama3-8b", _H100, _LLAMA_8B),
