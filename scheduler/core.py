@@ -13,7 +13,8 @@ The rules, in the order of a call's life. Levels count from 0 here and from 1 in
 4. A call below the best level whose program has waited too long, (W + w) / (T + t) >= beta, goes to
    the end of the best level; its own w and t start again at 0 for this rule, so that a program's
    calls tend to be promoted together. W and T are the finished calls of its program. A call in the
-   best level has nothing to gain and keeps its place.
+   best level has nothing to gain and keeps its place. A promotion has paid for W as well: it starts
+   again at 0.
 5. When seats or KV blocks are short, running calls give way to better-placed waiting ones.
 6. A call leaves with a receipt.
 

@@ -13,14 +13,16 @@ class ProgramTotals:
     Attributes:
         service_s: T_program, seconds.
         wait_s: W_program, seconds.
+        paid_wait_s: the part of it that promotions have paid for, seconds.
         calls: the program's live calls by key.
     """
 
-    __slots__ = ("calls", "service_s", "wait_s")
+    __slots__ = ("calls", "paid_wait_s", "service_s", "wait_s")
 
     def __init__(self) -> None:
         self.service_s = 0.0
         self.wait_s = 0.0
+        self.paid_wait_s = 0.0
         self.calls: dict[str, LiveCall] = {}
 
 

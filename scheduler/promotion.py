@@ -111,7 +111,12 @@ class Promotions:
         return self._reviews[0][0] if self._reviews else math.inf
 
     def restart(self, call: LiveCall, now: float) -> None:
-        """The call is promoted: its own w and t start again at 0 for the rule."""
+        """The call is promoted, which pays for its wait and its program's.
+
+        Its own w and t start again at 0 for the rule, and so does W. Calls of the program that are
+        due in the same run are promoted with it.
+        """
+        call.program.paid_wait_s = call.program.wait_s
         call.rule_wait_s = self._clock.wait(call, now)
         call.rule_service_s = self._clock.service(call)
 
@@ -142,7 +147,7 @@ class Promotions:
         wait_s = self._clock.wait(call, now) - call.rule_wait_s
         service_s = self._clock.service(call) - call.rule_service_s
         if self._program_aware:
-            wait_s += call.program.wait_s
+            wait_s += call.program.wait_s - call.program.paid_wait_s
             service_s += call.program.service_s
         return wait_s, service_s
 

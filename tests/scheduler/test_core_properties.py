@@ -157,7 +157,7 @@ class Run:
         wait = self.core.wait(call, self.now) - call.rule_wait_s
         service = self.core.service(call) - call.rule_service_s
         if self.core.policy.program_aware:
-            wait += call.program.wait_s
+            wait += call.program.wait_s - call.program.paid_wait_s
             service += call.program.service_s
         return wait / service if service else (math.inf if wait else 0.0)
 
