@@ -20,6 +20,7 @@ from autellix.runtime.calibrate_sweep import Sweep
 from autellix.runtime.engine_host import EngineHost
 from autellix.runtime.engine_loop import EngineLoop
 from autellix.runtime.engine_start import set_engine_environment
+from autellix.runtime.gated_replica import GatedReplica
 from autellix.runtime.models import DEFAULT_MODEL, resolve_model
 from autellix.runtime.session import Session
 from autellix.runtime.settings import Settings
@@ -210,6 +211,8 @@ class RealEngine:
             await self._replica.configure(policy.config)
             await self._replica.forget_prefixes()
             await self._replica.take_steps()
+            # With admission control there is a gate before the replica, as in a run.
+            self._host.engine = await GatedReplica.before(self._replica, policy.config)
 
         loop.run(settle())
         journal = Path(self._folder.name) / "journal.db"

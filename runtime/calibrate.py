@@ -12,7 +12,9 @@ own work between two steps, which is in no step's time but in every program's.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +31,9 @@ from ..scheduler.engine_model import EngineModel
 from ..scheduler.step_log import LOGGING_SCHEDULER
 from .calibrate_fit import Residuals, StepFit, fit_steps
 from .calibrate_sweep import EngineLimits, Sweep
+from .engine_host import ENGINE_PROCESS
 from .engine_loop import EngineLoop
-from .engine_start import set_engine_environment
+from .engine_start import EngineProcesses, set_engine_environment
 from .machine import cores
 from .models import DEFAULT_MODEL, resolve_model
 from .progress import Steps
@@ -87,6 +90,12 @@ def calibrate(settings: Settings, console: Console, *, name: str | None = None) 
         with Steps("calibrate", shown=not settings.quiet, console=console) as steps:
             steps.note("starting the engine, some 20 s on a CPU")
             swept, shape = loop.run(_sweep(settings, str(model), served_name, steps.begin))
+    except BaseException:
+        # Interrupted or failed half-way: what has been spawned so far ends here.
+        for child in multiprocessing.active_children():
+            if child.name.startswith(ENGINE_PROCESS):
+                child.kill()
+        raise
     finally:
         loop.close()
     fit = fit_steps(swept.points)
@@ -115,19 +124,21 @@ async def _sweep(
     from .vllm_replica import VllmReplica, check_memory
 
     check_memory(1)
-    replica = await VllmReplica.start(
-        model,
-        settings.engine_args,
-        SchedulerConfig(policy="fcfs"),
-        served_name=served_name,
-        scheduler_class=LOGGING_SCHEDULER,
-    )
-    try:
-        config = replica.llm.vllm_config
-        sweep = Sweep(replica, engine_limits(config))
-        await sweep.run(note)
-    finally:
-        await replica.stop()
+    with contextlib.closing(EngineProcesses(debug=settings.debug)) as processes:
+        replica = await VllmReplica.start(
+            model,
+            settings.engine_args,
+            SchedulerConfig(policy="fcfs"),
+            served_name=served_name,
+            processes=processes,
+            scheduler_class=LOGGING_SCHEDULER,
+        )
+        try:
+            config = replica.llm.vllm_config
+            sweep = Sweep(replica, engine_limits(config))
+            await sweep.run(note)
+        finally:
+            await replica.stop()
     return sweep, engine_shape(config)
 
 
