@@ -246,8 +246,14 @@ class Gate:
     def _level(self, ticket: Ticket) -> int:
         if not ticket.course:
             return self._levels.of(ticket.attained_s)
-        step_s = self._typical.step_s or self._config.expected_step_s
-        return course_level(ticket.course, self._levels, step_s, 0.0)[0]
+        return course_level(ticket.course, self._levels, self._token_s, 0.0)[0]
+
+    @property
+    def _token_s(self) -> float:
+        """What a token of a course counts as, seconds: the step that bounds are derived from."""
+        if self._config.first_quantum_s is None:
+            return self._level_step_s
+        return self._typical.step_s or self._config.expected_step_s
 
     def _stand(self, program: GateProgram, place: Place) -> None:
         program.place = place
@@ -365,7 +371,11 @@ class Gate:
         self._queue(program)
         level, beta = program.place[0], self._config.beta
         if self._given_place is None and level and beta < math.inf:
-            lack_s = max(beta * ticket.program_service_s - ticket.program_wait_s, 0.0)
+            # One that has not begun is judged by the service that its place stands for, as in the
+            # queue: by its service of nothing any wait would be too long.
+            expected_s = ticket.course[1] * self._token_s if ticket.course else 0.0
+            service_s = max(ticket.program_service_s, expected_s)
+            lack_s = max(beta * service_s - ticket.program_wait_s, 0.0)
             program.rises_s = now + lack_s
             heappush(self._promotions, (program.rises_s, program.held_entry, program))
 

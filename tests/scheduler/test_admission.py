@@ -257,6 +257,14 @@ class TestTheHoldIsBounded:
         door.at(10.0)
         assert door.gate.holding == ["E.1", "F.1"]
 
+    def test_a_program_that_has_not_begun_is_judged_by_what_its_course_expects(self) -> None:
+        door = Door(gate(beta=2.0, policy="adaptive", expected_step_s=1.0))
+        door.thrash()
+        door.comes(ticket("A.1", tokens=800))
+        door.comes(ticket("E.1", tokens=300, course=(0.0, 7.0)))
+        token_s = door.gate._token_s
+        assert door.gate.next_s == pytest.approx(door.now + 2.0 * 7.0 * token_s)
+
     def test_to_the_queue_and_in_the_receipt_the_hold_is_wait(self) -> None:
         passed = Passed("A.1", 9.0, 3.0, "no room")
         assert ticket_with_hold(ticket("A.1", program_wait_s=1.0), passed).program_wait_s == 4.0
