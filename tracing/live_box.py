@@ -17,28 +17,25 @@ _SIDES = {
     "VERTICAL": (UP, DOWN),
     "HORIZONTAL": (LEFT, RIGHT),
 }
-_WEIGHTS = {"LIGHT": LIGHT, "HEAVY": HEAVY, "SINGLE": NONE}
+_WEIGHTS = {"LIGHT": LIGHT, "HEAVY": HEAVY}
 
 
 def _strokes(name: str) -> Strokes | None:
     """What Unicode's name of a character says of its strokes; None for dashes, arcs and doubles.
 
-    "UP HEAVY AND RIGHT DOWN LIGHT" tells a weight after its sides, "LIGHT UP AND RIGHT" before.
+    A name that begins with a weight has each weight before its sides ("HEAVY LEFT AND LIGHT
+    RIGHT"), any other has it after them ("UP HEAVY AND RIGHT DOWN LIGHT").
     """
     words = name.removeprefix("BOX DRAWINGS ").split()
-    if not set(words) <= {*_SIDES, "LIGHT", "HEAVY", "AND"}:
+    if not set(words) <= {*_SIDES, *_WEIGHTS, "AND"}:
         return None
-    first = _WEIGHTS.get(words[0])
-    strokes, sides = [NONE] * 4, []
+    if words[0] not in _WEIGHTS:
+        words.reverse()
+    strokes, weight = [NONE] * 4, NONE
     for word in words:
-        if word in _SIDES:
-            sides += _SIDES[word]
-        if word in _WEIGHTS and sides:
-            for side in sides:
-                strokes[side] = _WEIGHTS[word]
-            sides = []
-    for side in sides:
-        strokes[side] = first or NONE
+        weight = _WEIGHTS.get(word, weight)
+        for side in _SIDES.get(word, ()):
+            strokes[side] = weight
     return (strokes[0], strokes[1], strokes[2], strokes[3])
 
 
