@@ -132,7 +132,7 @@ class Session:
 
     def _run_started(self, host: EngineHost) -> RunStarted:
         engine = host.engine
-        held = host.loop.run(engine.stats())
+        (held, *_) = host.loop.run(engine.stats_of_replicas())
         return RunStarted(
             clock_s=self._origin_s,
             engine=engine.kind,
