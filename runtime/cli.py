@@ -147,7 +147,7 @@ def run(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(envvar="AUTELLIX_POLICY", help="fcfs, mlfq, plas or atlas. [atlas]"),
+        typer.Option(envvar="AUTELLIX_POLICY", help="fcfs, program-fcfs, mlfq, plas, atlas, adaptive or gittins. [atlas]"),
     ] = None,
     replicas: Annotated[
         int | None,
