@@ -106,6 +106,9 @@ def _by_nvcc(architecture: int) -> bytes:
 def _by_nvrtc(architecture: int) -> bytes:
     library = _find_nvrtc()
     assert library is not None
+    # NVRTC looks this one up by name alone, which finds it only if it is loaded already.
+    for builtins in sorted(Path(library).parent.glob("libnvrtc-builtins.so.*")):
+        ctypes.CDLL(str(builtins))
     nvrtc = ctypes.CDLL(library)
     program = ctypes.c_void_p()
     nvrtc.nvrtcCreateProgram(
