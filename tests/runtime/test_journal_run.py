@@ -68,7 +68,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     loop = EngineLoop()
     host: Any = SimpleNamespace(
         loop=loop,
-        engine=SimpleNamespace(kind="none", model="none", replicas=1, stats=no_stats),
+        engine=SimpleNamespace(
+            kind="none",
+            model="none",
+            replicas=1,
+            stats_of_replicas=no_stats,
+            forget=lambda program: None,
+        ),
         chat=SimpleNamespace(
             send_receipts_to=lambda sink: None, send_contents_to=lambda sink: None, settled=nothing
         ),
@@ -91,12 +97,14 @@ async def nothing() -> None:
     pass
 
 
-async def no_stats() -> EngineStats:
-    return EngineStats()
+async def no_stats() -> list[EngineStats]:
+    return [EngineStats()]
 
 
 class NoRoute:
-    def __init__(self, session: Any) -> None:
+    url, key, base_url = "http://nowhere", "none", "http://nowhere/v1"
+
+    def __init__(self, *given: Any) -> None:
         pass
 
     def __enter__(self) -> NoRoute:
