@@ -9,7 +9,9 @@ added to, so that loads can be measured one at a time; a load that it has is rep
 
 ``error`` is simulated / real - 1 of the mean response time. ``steps_error`` is the same of the sum
 of the step times alone, the model's for the very steps that the engine made: it tells what the
-model of a step gets wrong from what the simulator does around it.
+model of a step gets wrong from what the simulator does around it. It is also where a machine shows
+whose speed changes from run to run; ``error_at_own_speed`` is that of the simulator with step times
+scaled to the sum of those of the very run.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 from autellix.errors import UsageError
 from autellix.runtime.calibrate_fit import Point, fit_steps
 from autellix.runtime.calibrate_sweep import Sweep
-from autellix.scheduler.engine_model import EngineModel
+from autellix.scheduler.engine_model import EngineModel, StepTime
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimProgram
 from autellix.scheduler.simulator import SimResult
@@ -213,12 +215,17 @@ def _row(
         + step.d * sums["kv_tokens"]
         + step.e * sums["prefill_reach"]
     )
+    scale = sums["seconds"] / modelled_s
+    scaled = StepTime(**{name: scale * value for name, value in asdict(step).items()})
+    own = SimulatedEngine(model=replace(model, step=scaled)).serve(arrivals, real["policy"])
+    at_own_speed_s = _figures(piece, real["policy"], own, "")["mean_response_s"]
     row = {
         "policy": real["policy"],
         "real": real,
         "simulated": simulated,
         "error": simulated["mean_response_s"] / real["mean_response_s"] - 1,
         "errors": {name: simulated[name] / real[name] - 1 for name in _SHOWN},
+        "error_at_own_speed": at_own_speed_s / real["mean_response_s"] - 1,
         "steps": sums,
         "steps_error": modelled_s / sums["seconds"] - 1,
     }
@@ -234,7 +241,8 @@ def _line(row: dict[str, Any]) -> str:
         f"{real['wait_share']:.0%} and {simulated['wait_share']:.0%}, hits "
         f"{real['cache_hit_rate']:.0%} and {simulated['cache_hit_rate']:.0%}, preemptions "
         f"{real['preemptions']} and {simulated['preemptions']}, makespan {real['makespan_s']:.1f} "
-        f"and {simulated['makespan_s']:.1f} s; step times {row['steps_error']:+.1%}"
+        f"and {simulated['makespan_s']:.1f} s; step times {row['steps_error']:+.1%}, at the run's "
+        f"own speed {row['error_at_own_speed']:+.1%}"
     )
 
 

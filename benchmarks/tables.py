@@ -159,6 +159,7 @@ def _agreement_table(pieces: dict[str, Any]) -> str:
         "preemptions, real",
         "simulated",
         "step times alone",
+        "error at the run's own step speed",
     )
     rows = []
     for piece in sorted(pieces.values(), key=lambda piece: piece["load"]):
@@ -178,6 +179,7 @@ def _agreement_table(pieces: dict[str, Any]) -> str:
                     f"{real['preemptions']}",
                     f"{simulated['preemptions']}",
                     f"{row['steps_error']:+.1%}",
+                    f"{row['error_at_own_speed']:+.1%}",
                 )
             )
     return markdown_table(head, rows)

@@ -77,12 +77,15 @@ def test_agreement_has_a_row_for_every_load_and_policy() -> None:
 
     def piece(load: float) -> dict[str, object]:
         row = {"policy": "plas", "real": side(2.0), "simulated": side(1.8)}
-        return {"load": load, "rows": [{**row, "error": -0.1, "steps_error": 0.012}]}
+        errors = {"error": -0.1, "steps_error": 0.012, "error_at_own_speed": -0.004}
+        return {"load": load, "rows": [{**row, **errors}]}
 
     text = tables.rendered([{"pieces": {"w/1.2": piece(1.2), "w/0.5": piece(0.5)}}])
     loads = [line.split(" | ")[0] for line in text.splitlines()[2:]]
     assert loads == ["| 0.5", "| 1.2"]
-    assert "| plas | 2.00 | 1.80 | -10.0% | 4.00 | 3.60 | 25% | 25% | 3 | 3 | +1.2% |" in text
+    assert (
+        "| plas | 2.00 | 1.80 | -10.0% | 4.00 | 3.60 | 25% | 25% | 3 | 3 | +1.2% | -0.4% |" in text
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"cells": 1}', '{"cells": []}', "\x00"])
