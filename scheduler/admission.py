@@ -11,7 +11,11 @@ other's contexts out, and everybody computes them again. The gate stands before 
    order: level of attained service, then arrival.
 4. Where there is no room for the best of them, programs that stand at least ``gap`` levels below it
    are told to go, worst first: their running calls end, further ones are held, and with the last
-   running call their room is free. The same happens when the rooms have outgrown the limit.
+   running call their room is free. The same happens when the rooms have outgrown the cache.
+   A program that goes will compute its context again (its room), and all that are held wait for
+   that. What is gained: in its room, as often as the better one fits into it, others do not wait
+   for what is left of it, for which the work it has had stands in, as in attained service. The
+   room cancels out; it pays where work so far >= calls held x room of the better one.
 5. A program between two calls keeps its room for ``idle_s``; after that it has to come in again.
 6. A held program whose wait has reached beta times its service stands in the best level from then
    on, as in the queue itself.
@@ -311,10 +315,17 @@ class Gate:
         room = best.room if best.inside else best.tokens - self._shared
         while self.used_tokens - self._going_tokens + room > self.limit.tokens - self._shared:
             worst = self._worst_inside()
-            if worst is None or worst.place[0] - best.place[0] < self._config.admission_gap:
+            if worst is None or not self._pays(worst, best):
                 return False
             self._send_away(worst)
         return self._fits(best)
+
+    def _pays(self, worst: GateProgram, best: GateProgram) -> bool:
+        """Whether it is worth it that one program goes for another (rule 4)."""
+        if worst.place[0] - best.place[0] < self._config.admission_gap:
+            return False
+        held = len(self._program_of) - self._running
+        return worst.work_tokens >= held * (best.tokens - self._shared)
 
     def _shed(self) -> None:
         """Tell the worst programs to go while the rooms exceed the cache; one may stay anyway."""

@@ -78,6 +78,11 @@ class GateProgram:
         """Its working set."""
         return self._set.tokens
 
+    @property
+    def work_tokens(self) -> int:
+        """Work of its calls so far, in prompt tokens."""
+        return self._set.work_tokens
+
     def call_comes(self, ticket: Ticket, known_tokens: int, held: HeldCall) -> None:
         """A call is at the gate."""
         known = min(known_tokens, ticket.prompt_tokens)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 _LAST_CONTEXTS = 4
 _MEAN_OVER = 200
+# A generated token keeps a full engine about as busy as so many prompt tokens.
+_OUTPUT_WORK = 4
 
 
 @dataclass(slots=True)
@@ -72,6 +74,11 @@ class WorkingSet:
         self._fresh += fresh
         self._output += output_tokens
         self._means.add(fresh, output_tokens)
+
+    @property
+    def work_tokens(self) -> int:
+        """Work of its calls so far, in prompt tokens computed once."""
+        return self._fresh + _OUTPUT_WORK * self._output
 
     @property
     def tokens(self) -> int:

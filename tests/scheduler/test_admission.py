@@ -98,6 +98,15 @@ class Door:
         raise AssertionError("nothing thrashed")
 
 
+def worked(door: Door, program: str, calls: int) -> None:
+    """The program has had calls of 300 fresh tokens."""
+    for n in range(calls):
+        call = f"{program}.past{n}"
+        door.comes(ticket(call))
+        door.ends(call, receipt(call))
+    door.gate.limit.tokens = 800  # that was calm
+
+
 @pytest.fixture
 def tight() -> Door:
     """A gate that has seen thrashing: programs may have 800 of 1,000 tokens."""
@@ -166,6 +175,7 @@ class TestWithALimit:
         assert tight.collect() == ["C.1"]
 
     def test_a_better_placed_program_pauses_the_worst_at_its_next_call(self, tight: Door) -> None:
+        worked(tight, "B", calls=4)
         tight.comes(ticket("A.1", attained_s=3.0))
         tight.comes(ticket("B.1", attained_s=7.0))
         assert tight.comes(ticket("C.1")) == [], "B runs its call to the end"
@@ -175,6 +185,19 @@ class TestWithALimit:
         tight.gate.program_ended("C", 0.0)
         assert tight.collect() == ["B.2"]
         assert tight.gate.paused_programs == 1
+
+    def test_nobody_is_paused_who_has_worked_less_than_all_would_wait_for(
+        self, tight: Door
+    ) -> None:
+        worked(tight, "B", calls=4)
+        tight.comes(ticket("A.1", attained_s=3.0))
+        tight.comes(ticket("B.1", attained_s=7.0))
+        for n in range(20):
+            tight.comes(ticket(f"E.{n}", attained_s=20.0))
+        tight.comes(ticket("C.1"))
+        assert tight.ends("B.1", receipt("B.1")) == []
+        assert tight.comes(ticket("B.2", attained_s=7.0, tokens=310), known=300) == ["B.2"]
+        assert tight.gate.paused_programs == 0
 
     def test_a_program_of_the_same_level_pauses_nobody(self, tight: Door) -> None:
         tight.comes(ticket("B.1"))
