@@ -106,7 +106,7 @@ class _Page:
         places, width = len(layer.slots), self._width
         pitch = min(_WIDEST_COLUMN, width // places)
         if pitch < _NARROWEST_NAMED:
-            width = max(1, width - _SUMMARY)
+            width = max(1, width - min(_SUMMARY, width // 2))
             pitch = 2 if 2 * places <= width else 1
         return [min(width - 1, place * pitch) for place in range(places)]
 
