@@ -170,8 +170,9 @@ def _beside_each_other(bed: Bed, sizes: Sizes, report: Report, deadline: float) 
         if clock() > deadline:
             report.not_run.append(f"both ways: {name}")
             continue
-        ways = [
-            (ways_of(bed, s, None)[name], d) for s, d in zip((out, back), _DIRECTIONS, strict=True)
+        ways: list[tuple[Way, Direction]] = [
+            (ways_of(bed, out, None)[name], "store"),
+            (ways_of(bed, back, None)[name], "load"),
         ]
 
         def go(way: Way, direction: Direction) -> None:
