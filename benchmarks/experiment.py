@@ -5,9 +5,10 @@ not depend on each other: ``--jobs`` spreads them over processes, and the result
 the same order. On the real engine they run one after the other, the policies in turns for every
 load and seed.
 
-A policy that remembers (``gittins``) has seen as many programs of the workload before, generated
-from another seed, and none of the cell's own. Of recorded programs there is one set: of a trace it
-has seen the same ones in another order.
+``gittins`` has seen as many programs of the workload before, generated from another seed, and
+none of the cell's own. Of recorded programs there is one set, so of a trace it has seen none.
+``default`` remembers too, where there is something to remember; in its cells there is nothing, as
+in a first run.
 """
 
 from __future__ import annotations
@@ -291,7 +292,7 @@ def _run_cell(engine: SimulatedEngine, options: argparse.Namespace, key: CellKey
         spans.append((record.started_s, record.ended_s))
 
     history = None
-    if engine.remembers(key.policy):
+    if key.policy == "gittins" and not key.workload.startswith("trace:"):
         earlier = _group(options, key.workload, key.seed + EARLIER_SEED)
         history = ServiceHistory.from_wire(_learned(*earlier))
     simulation = engine.simulation(key.policy, ended if options.plots else None, history)

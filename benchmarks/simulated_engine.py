@@ -9,7 +9,6 @@ from typing import Any
 from autellix.errors import UsageError
 from autellix.scheduler.balancers import balancer_named
 from autellix.scheduler.engine_model import EngineModel, preset_named
-from autellix.scheduler.policies import policy_named
 from autellix.scheduler.service_history import ServiceHistory
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimProgram
@@ -62,10 +61,6 @@ class SimulatedEngine:
             on_call=on_call,
             history=history,
         )
-
-    def remembers(self, policy: str) -> bool:
-        """Whether the policy begins with what earlier programs have taught."""
-        return policy_named(sim_policy(policy, **self.settings).config.policy).remembers
 
     def learned(self, programs: Sequence[SimProgram]) -> dict[str, Any]:
         """What serving these programs teaches of their kinds, as plain types."""

@@ -120,10 +120,9 @@ class ChatService:
 
     async def _create(self, body: dict[str, Any], ticket: Ticket) -> Any:
         body.setdefault("model", self.model)
+        flat: dict[str, Any] = dict(ticket.to_flat())
         try:
-            request = ChatCompletionRequest(
-                **body, request_id=ticket.call, vllm_xargs={**ticket.to_flat()}
-            )
+            request = ChatCompletionRequest(**body, request_id=ticket.call, vllm_xargs=flat)
             reply = await self._chat.create_chat_completion(request)
         except (ValidationError, TypeError) as cause:
             raise CallError(

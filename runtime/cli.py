@@ -147,7 +147,18 @@ def run(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(envvar="AUTELLIX_POLICY", help="fcfs, program-fcfs, mlfq, plas, atlas, adaptive or gittins. [atlas]"),
+        typer.Option(
+            envvar="AUTELLIX_POLICY",
+            help="default, fcfs, program-fcfs, mlfq, plas, atlas, adaptive or gittins. [default]",
+        ),
+    ] = None,
+    admission: Annotated[
+        bool | None,
+        typer.Option(
+            "--admission/--no-admission",
+            envvar="AUTELLIX_ADMISSION",
+            help="Run only programs whose KV fits the cache, once it thrashes. [by policy]",
+        ),
     ] = None,
     replicas: Annotated[
         int | None,
@@ -244,6 +255,7 @@ def run(
             model_map=parse_model_map(model_map or []),
             kv_host_gib=kv_host_gib,
             policy=policy,
+            admission=admission,
             replicas=replicas,
             balancer=balancer,
             checkpointer=checkpointer,
@@ -310,8 +322,8 @@ def calibrate(
 ) -> None:
     """Measure the engine's steps on this machine, and model it for the simulator.
 
-    Step time = a + b * prompt tokens + c * calls + d * tokens of KV, fitted to steps of many
-    shapes. Leave the machine to it meanwhile.
+    Step time = a + b * prompt tokens + c * calls + d * tokens of KV, and the attention of long
+    prompts, fitted to steps of many shapes. Leave the machine to it meanwhile.
     """
     from .calibrate import calibrate as measure
     from .calibrate import check_output, report, write_preset

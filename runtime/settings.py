@@ -37,6 +37,8 @@ class Settings:
         model_map: the engine's model by the names that programs give it.
         kv_host_gib: host memory that keeps KV, GiB; 0 does without, None leaves it to the machine.
         policy: scheduling policy; one of ``POLICY_NAMES``.
+        admission: whether only programs whose KV fits the cache together run calls; None leaves it
+            to the policy.
         replicas: how many engines share the calls.
         balancer: which of them serves a call; one of ``BALANCER_NAMES``.
         checkpointer: where graphs that bring no checkpointer keep their threads: "memory",
@@ -56,7 +58,8 @@ class Settings:
     engine_args: Mapping[str, Any] = field(default_factory=dict)
     model_map: Mapping[str, str] = field(default_factory=dict)
     kv_host_gib: float | None = None
-    policy: str = "atlas"
+    policy: str = "default"
+    admission: bool | None = None
     replicas: int = 1
     balancer: str = "program"
     checkpointer: str | None = None
@@ -97,7 +100,7 @@ class Settings:
 
     def scheduler_config(self) -> SchedulerConfig:
         """The scheduler's configuration under these settings."""
-        return SchedulerConfig(policy=self.policy)
+        return SchedulerConfig(policy=self.policy, admission=self.admission)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Self:
@@ -122,7 +125,7 @@ class Settings:
                 values[name] = Path(found[name])
         if "refresh" in found:
             values["refresh"] = _number(variable_of("refresh"), found["refresh"])
-        for name in ("live", "quiet", "debug", "record_content"):
+        for name in ("admission", "live", "quiet", "debug", "record_content"):
             if name in found:
                 values[name] = _flag(variable_of(name), found[name])
         return cls(**values)

@@ -76,6 +76,11 @@ def core_processes(llm: AsyncLLM) -> list[BaseProcess]:
         ) from cause
 
 
+def device_count() -> int:
+    """How many GPUs this process may use; asks the driver without starting anything on one."""
+    return int(cast("Any", current_platform).device_count())
+
+
 __all__ = [
     "TESTED",
     "AsyncEngineArgs",
@@ -95,6 +100,7 @@ __all__ = [
     "build_app",
     "core_processes",
     "current_platform",
+    "device_count",
     "init_app_state",
     "installed_version",
     "make_arg_parser",

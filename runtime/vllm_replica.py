@@ -43,6 +43,7 @@ from .vllm_names import (
     VLLMClientError,
     core_processes,
     current_platform,
+    device_count,
 )
 
 _SCHEDULER = "autellix.scheduler.vllm_adapter.ProgramScheduler"
@@ -120,7 +121,7 @@ def devices_of(index: int, replicas: int, given: Mapping[str, Any]) -> list[int]
     if replicas == 1 or current_platform.is_cpu() or "device_ids" in given:
         return None
     size = int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1))
-    count = current_platform.device_count()
+    count = device_count()
     return [(index * size + rank) % count for rank in range(size)]
 
 

@@ -47,9 +47,9 @@ class SchedulerConfig:
         SettingsError: a value is impossible, or :meth:`from_dict` was given an unknown name.
     """
 
-    policy: str = "atlas"
+    policy: str = "default"
     program_ties: bool | None = None
-    levels: int = 8
+    levels: int = 12
     first_quantum_s: float | None = None
     quantum_steps: int = 32
     quantum_ratio: float = 3.0

@@ -32,10 +32,10 @@ the 2 x 80 all-reduces of a step adds 15 us, and 1.5 x 16,384 bytes a token at 2
 A100, 8B: read 9.27 ms, compute(2048) 175.7 ms, so a = 10.27 ms, b = 81 us, c = 50 us, d = 76 ns,
 429 thousand tokens of KV.
 
-**cpu-smollm2** is fitted by ``autellix calibrate``: SmolLM2-135M in bfloat16 on two cores of an AMD
-EPYC, ``benchmarks/results/calibrate_cpu.json``. a has 0.4 ms of the engine's own work between steps.
-The fit's median error is 4 %, its P90 9 %; without e they would be 9 % and 29 %, the worst of it in
-prompts above a thousand tokens. KV: what fits into 3 GiB.
+**cpu-smollm2** is fitted by ``autellix calibrate``: SmolLM2-135M in bfloat16 on two cores of an
+AMD EPYC, ``benchmarks/results/calibrate_cpu.json``. a has 0.4 ms of the engine's own work between
+steps. The fit's median error is 4 %, its P90 9 %; without e they would be 9 % and 29 %, the worst
+of it in prompts above a thousand tokens. KV: what fits into 3 GiB.
 """
 
 from __future__ import annotations

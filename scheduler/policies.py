@@ -181,7 +181,14 @@ class Gittins(Adaptive):
     remembers = True
 
 
+class Default(Gittins):
+    """What ``autellix run`` uses: ``gittins``, which with nothing to remember is ``adaptive``."""
+
+    name = "default"
+
+
 POLICIES: tuple[Policy, ...] = (
+    Default(),
     Fcfs(),
     ProgramFcfs(),
     Mlfq(),
@@ -202,4 +209,4 @@ def policy_named(name: str) -> Policy:
         if policy.name == name:
             return policy
     names = ", ".join(policy.name for policy in POLICIES)
-    raise SettingsError(f"policy must be one of {names}, got {name!r}; 'atlas' is the default")
+    raise SettingsError(f"policy must be one of {names}, got {name!r}")

@@ -72,7 +72,7 @@ def content_tree(
         tree.ends.append(system)
         tree.parents.append(-1)
     bases = prefix_bases(calls)
-    for index, (call, base) in enumerate(zip(calls, bases, strict=True)):
+    for call, base in zip(calls, bases, strict=True):
         full = max(0, (call.prompt_tokens + call.output_tokens - 1) // block_tokens)
         shared = 0
         if base >= 0:

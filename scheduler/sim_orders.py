@@ -81,11 +81,9 @@ def sim_policy(name: str, **settings: object) -> SimPolicy:
     def config(**policy: object) -> SchedulerConfig:
         return SchedulerConfig.from_dict({**settings, **policy})
 
-    ours = {"program_ties": True, "admission": True, **settings}
     if name in ("vllm", "vllm-opt"):
         return SimPolicy(name=name, config=config(policy="fcfs"), prefix_cache=name == "vllm-opt")
     if name == "srpt":
-        return SimPolicy(name=name, config=config(**{**ours, "policy": "fcfs"}), order=name)
-    if name == "default":
-        return SimPolicy(name=name, config=config(**ours))
+        ours = {"program_ties": True, "admission": True, **settings, "policy": "fcfs"}
+        return SimPolicy(name=name, config=config(**ours), order=name)
     return SimPolicy(name=name, config=config(policy=name))

@@ -142,9 +142,7 @@ class RunRecord:
             run, record = self._known_run(), self._programs.get(program)
             if record is None:
                 raise TraceError(f"no program {program!r} has started; report its start first")
-            return run_document(
-                run, [record.document(origin_s=run.clock_s, now_s=self._last_s)]
-            )
+            return run_document(run, [record.document(origin_s=run.clock_s, now_s=self._last_s)])
 
     def streamed_document(self) -> dict[str, Any]:
         """As :meth:`document`, but its programs come one by one, each made when it is asked for.

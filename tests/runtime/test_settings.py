@@ -13,7 +13,7 @@ from autellix.runtime.settings import Settings, parse_engine_args, variable_of
 
 def test_without_variables_the_defaults_hold() -> None:
     assert Settings.from_environment({}) == Settings()
-    assert (Settings().policy, Settings().engine, Settings().model) == ("atlas", "vllm", None)
+    assert (Settings().policy, Settings().engine, Settings().model) == ("default", "vllm", None)
 
 
 def test_every_setting_has_a_variable() -> None:

@@ -89,6 +89,21 @@ def test_too_little_memory_is_told_before_anything_starts(monkeypatch: pytest.Mo
     assert "VLLM_CPU_KVCACHE_SPACE" in message
 
 
+def test_replicas_get_the_devices_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_replica.current_platform, "is_cpu", lambda: False)
+    monkeypatch.setattr(vllm_replica, "device_count", lambda: 4)
+    devices = vllm_replica.devices_of
+    two = {"tensor_parallel_size": 2}
+    assert [devices(index, 2, two) for index in range(2)] == [[0, 1], [2, 3]]
+    assert [devices(index, 4, {}) for index in range(4)] == [[0], [1], [2], [3]]
+    # More replicas than devices share them; one replica, or devices by hand, are left to vLLM.
+    assert [devices(index, 6, {}) for index in (4, 5)] == [[0], [1]]
+    assert devices(0, 1, two) is None
+    assert devices(0, 2, {"device_ids": [3]}) is None
+    monkeypatch.setattr(vllm_replica.current_platform, "is_cpu", lambda: True)
+    assert devices(0, 2, {}) is None
+
+
 @pytest.mark.parametrize(
     ("raised", "log", "said"),
     [
