@@ -48,7 +48,7 @@ def test_what_is_given_wins_and_what_is_not_stays() -> None:
     ("environ", "said"),
     [
         ({"AUTELLIX_QUIET": "perhaps"}, "AUTELLIX_QUIET is on or off, got 'perhaps'"),
-        ({"AUTELLIX_POLICY": "lifo"}, "no policy 'lifo'; choose one of: fcfs"),
+        ({"AUTELLIX_POLICY": "lifo"}, "no policy 'lifo'; choose one of: default, fcfs"),
         ({"AUTELLIX_ENGINE": "tgi"}, "no engine 'tgi'; choose one of: vllm"),
         ({"AUTELLIX_ENGINE_ARG": "max_num_seqs"}, "takes KEY=VALUE, got 'max_num_seqs'"),
     ],
