@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import spawn
+from multiprocessing import resource_tracker, spawn
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,8 @@ class EngineProcesses:
             launcher.chmod(0o700)
             multiprocessing.set_executable(str(launcher))
             stack.callback(multiprocessing.set_executable, sys.executable)
+        # Where it does not run yet, the first process would start it, and that unblocks SIGINT.
+        resource_tracker.ensure_running()
         return stack
 
     def close(self) -> None:

@@ -171,9 +171,14 @@ class VllmReplica:
             EngineStartError: it did not come up; the message names the likely cause and the log.
             SettingsError: bad engine arguments.
         """
-        args = engine_args(
-            model, given, scheduler, served_name=served_name, scheduler_class=scheduler_class
-        )
+        try:
+            args = engine_args(
+                model, given, scheduler, served_name=served_name, scheduler_class=scheduler_class
+            )
+        except SettingsError:
+            raise
+        except Exception as cause:  # it looks the model up
+            raise _start_error(model, cause, None) from cause
         if devices is not None:
             args.device_ids = list(devices)
         own = EngineProcesses(debug=False) if processes is None else None
