@@ -139,6 +139,8 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 def _program(program: Mapping[str, Any]) -> ProgramSummary:
     calls = [call for call in program["calls"] if call["kind"] == "llm"]
     response_s, path_s = program["response_s"], program["critical_path_s"]
+    # A program that was resumed goes on from paths of earlier runs; its response is this one's.
+    earlier_s = max((one["critical_path_s"] for one in program.get("earlier") or ()), default=0.0)
     output = sum(call["output_tokens"] for call in calls)
     return ProgramSummary(
         id=program["id"],
@@ -154,7 +156,7 @@ def _program(program: Mapping[str, Any]) -> ProgramSummary:
         service_s=program["service_s"],
         tool_s=program["tool_s"],
         critical_path_s=path_s,
-        critical_path_share=path_s / response_s if response_s > 0 else None,
+        critical_path_share=(path_s - earlier_s) / response_s if response_s > 0 else None,
         token_latency_s=response_s / output if output else None,
     )
 

@@ -118,6 +118,12 @@ def test_a_program_without_output_has_no_token_latency():
     assert summary_json(document)["programs"][0]["critical_path_share"] is None
 
 
+def test_a_resumed_programs_share_is_of_the_path_of_this_run():
+    resumed = program(earlier=[{"id": "p/earlier-1", "critical_path_s": 1.0}])
+    found = summary_json({"programs": [resumed]})["programs"][0]
+    assert (found["critical_path_s"], found["critical_path_share"]) == (2.0, 0.25)
+
+
 def test_no_programs_make_an_empty_table():
     assert shown([])[-2:] == ["0 programs (none)", "makespan 0.0 s"]
 
