@@ -462,8 +462,10 @@ def test_an_abort_reaches_the_replica_of_the_call() -> None:
 
 
 def test_the_state_of_all_is_their_sum() -> None:
-    one = EngineStats(running=2, seats=4, running_by_level=(2,), kv_usage=0.5, step_s=0.1)
-    two = EngineStats(running=1, seats=4, running_by_level=(0, 1), waiting_calls=["x"], step_s=0.3)
+    size: dict[str, Any] = {"seats": 4, "kv_tokens": 100, "block_tokens": 16, "token_budget": 64}
+    one = EngineStats(running=2, running_by_level=(2,), kv_usage=0.5, step_s=0.1, **size)
+    two = EngineStats(running=1, running_by_level=(0, 1), waiting_calls=["x"], step_s=0.3, **size)
     both = together([one, two])
     assert (both.running, both.seats, both.running_by_level) == (3, 8, (2, 1))
+    assert (both.kv_tokens, both.block_tokens, both.token_budget) == (200, 16, 128)
     assert (both.kv_usage, both.step_s, list(both.waiting_calls)) == (0.25, 0.3, ["x"])
