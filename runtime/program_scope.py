@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from weakref import WeakKeyDictionary
 
 from autellix.errors import UsageError
 
@@ -19,15 +20,17 @@ from .session import Session, current_session
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_numbers: Counter[str] = Counter()
+_numbers: WeakKeyDictionary[Session, Counter[str]] = WeakKeyDictionary()
 _numbering = threading.Lock()
 _GIVEN_UP = (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)
 
 
-def _next_number(name: str) -> int:
+def _next_number(session: Session, name: str) -> int:
+    """How many programs of that name the run has, this one included."""
     with _numbering:
-        _numbers[name] += 1
-        return _numbers[name]
+        numbers = _numbers.setdefault(session, Counter())
+        numbers[name] += 1
+        return numbers[name]
 
 
 class program:
@@ -62,7 +65,7 @@ class program:
             )
         self._session = current_session()
         fresh = self._given_id is None
-        self.id = self._given_id or f"{self.name}-{_next_number(self.name)}"
+        self.id = self._given_id or f"{self.name}-{_next_number(self._session, self.name)}"
         self._token = self._session.recorder.enter_program(self.id, self.name, fresh=fresh)
         return self
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,17 @@ class Process:
 
     def until(self, said: str) -> None:
         """Wait until something can be seen on the screen."""
-        while said not in self.text:
+        self.until_it_holds(lambda: said in self.text, said)
+
+    def until_it_holds(self, holds: Callable[[], bool], what: str) -> None:
+        """Wait until something holds of what can be seen."""
+        while not holds():
             try:
                 self._stream.feed(self.child.read_nonblocking(65536, timeout=WITHIN_S))
             except pexpect.EOF:
-                assert said in self.text, self.text
+                assert holds(), self.text
             except pexpect.TIMEOUT:
-                raise AssertionError(f"{said!r} was not shown:\n{self.text}") from None
+                raise AssertionError(f"{what!r} was not shown:\n{self.text}") from None
 
     def to_the_end(self) -> int | None:
         """Read until it has ended; its exit code, or the signal that ended it, negative."""

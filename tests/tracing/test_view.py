@@ -312,14 +312,16 @@ def test_a_program_that_takes_the_file_descriptor_has_the_terminal_for_good():
 
 
 def test_ctrl_c_reaches_the_program_and_leaves_the_terminal_as_it_was():
+    # One picture alone: Ctrl-C makes the terminal drop what is on its way, half a picture too.
     process = Process(
-        PRELUDE + "try:\n"
+        PRELUDE + "view._refresh_s = 1e6\ntry:\n"
         "    with view:\n"
         "        keys(True); print('ready', flush=True); time.sleep(60)\n"
         "except KeyboardInterrupt: print('stopped by hand')\n"
         "keys(False)\n"
     )
     process.until("ready")
+    process.until("q close")
     process.child.sendintr()
     assert process.to_the_end() == 0
     assert "stopped by hand" in process.text
@@ -362,7 +364,8 @@ def test_a_terminal_that_changes_its_size_is_followed_at_once():
     process.until("─ queues")
     process.resize(120, 40)
     process.until("tools tokens")
-    assert process.lines[-1].startswith(" ↑↓ select")
+    keys = " ↑↓ select"
+    process.until_it_holds(lambda: process.lines[-1].startswith(keys), keys)
     process.child.send("\r")
     assert process.to_the_end() == 0
 
