@@ -81,7 +81,7 @@ class Settings:
                 f"There is no policy {self.policy!r}; choose one of: {', '.join(POLICY_NAMES)}."
             )
 
-        if not self.refresh >= SHORTEST_REFRESH_S:
+        if not SHORTEST_REFRESH_S <= self.refresh < float("inf"):
             raise SettingsError(
                 f"--refresh is at least {SHORTEST_REFRESH_S} seconds, got {self.refresh:g}."
             )

@@ -189,7 +189,7 @@ def report(
     from ..tracing.report import write_report
 
     with _errors(debug):
-        path = output or file.with_name(_stem(file) + ".html")
+        path = _beside(output or file.with_name(_stem(file) + ".html"), file)
         write_report(_read(file), file.name, path)
         print(path)
 
@@ -224,6 +224,7 @@ def export(
         if str(path) == "-":
             sys.stdout.write(text)
             return
+        _beside(path, file)
         try:
             path.write_text(text, encoding="utf-8", errors="replace")
         except OSError as error:
@@ -231,6 +232,13 @@ def export(
                 f"{path} cannot be written: {error.strerror}; name another file with -o"
             ) from error
         print(path)
+
+
+def _beside(path: Path, file: Path) -> Path:
+    """The path, if writing there leaves the trace as it is."""
+    if path.exists() and file.exists() and path.samefile(file):
+        raise UsageError(f"{path} is the trace itself; name another file with -o")
+    return path
 
 
 def _stem(file: Path) -> str:

@@ -127,7 +127,8 @@ class Scheduler:
         level = self._first_level(ticket)
         self._enter(call, level, now)
         self._waiting[level][call] = None
-        call.log(now, "arrival", f"attained {ticket.attained_s:.3g} s")
+        placed_by = f"expected {expected_s:.3g} s" if ticket.course else ""
+        call.log(now, "arrival", placed_by or f"attained {ticket.attained_s:.3g} s")
         if level:
             self._promotions.review(call, now)
         return call

@@ -31,7 +31,7 @@ class Phase:
     Attributes:
         kind: "on its way" is between program and engine, either way; "held" is before the queue,
             by admission control; "waiting" and "preempted" are in the queue; "unmeasured" is a
-            call whose receipt never came.
+            call whose receipt has not come, or never came.
         start_s, end_s: seconds since the run's start.
         level: from 1; 0 outside of the queue.
         reason: of the decision that began it.
@@ -60,10 +60,10 @@ def phases_of(call: TracedCall, until_s: float) -> list[Phase]:
     if call.kind == "tool":
         return [Phase(kind="in tool", start_s=call.start_s, end_s=end_s)]
     if not call.events:
-        kind: PhaseKind = "waiting" if call.end_s is None else "unmeasured"
-        return [Phase(kind=kind, start_s=call.start_s, end_s=end_s)]
+        return [Phase(kind="unmeasured", start_s=call.start_s, end_s=end_s)]
     phases: list[Phase] = []
-    kind, level, reason, since_s = "on its way", 0, "", call.start_s
+    kind: PhaseKind = "on its way"
+    level, reason, since_s = 0, "", call.start_s
     for event in call.events:
         at_s = max(since_s, event.at_s)
         if at_s > since_s:

@@ -8,6 +8,7 @@ Neither holds more than one event or one program in memory.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -46,6 +47,8 @@ class TraceWriter:
             TraceError: the file cannot be written, or another run writes it now.
         """
         self.path = Path(path)
+        if not self.path.name:
+            raise TraceError("the trace needs the name of a file: --trace run.json")
         self.part = part_of(self.path)
         self._lock = Lock()
         self._broken = False
@@ -97,11 +100,15 @@ class TraceWriter:
             _close_quietly(file)
 
     def abandon(self) -> None:
-        """Stop writing and leave ``FILE.part`` as it is."""
+        """Stop writing and leave ``FILE.part`` as it is; an empty one is removed."""
         with self._lock:
             file, self._file = self._file, None
-        if file is not None:
-            _close_quietly(file)
+        if file is None:
+            return
+        _close_quietly(file)
+        with contextlib.suppress(OSError):
+            if not self.part.stat().st_size:
+                self.part.unlink()
 
 
 def part_of(path: Path) -> Path:

@@ -41,6 +41,18 @@ def test_show_lists_the_programs_and_the_tree_of_one():
     assert "react_agent-2" in said("show", REACT, "--program", "react_agent-2").splitlines()[-8]
 
 
+@pytest.mark.parametrize("command", [("report",), ("export", "--to", "csv")])
+def test_a_trace_is_never_written_over(command: tuple[str, ...], tmp_path: Path):
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document_of(simulated_run(1, 4))))
+    before = path.read_bytes()
+    (tmp_path / "link").symlink_to(path)
+    for target in (path, tmp_path / "link"):
+        result = trace(command[0], path, *command[1:], "-o", target)
+        assert (result.exit_code, path.read_bytes()) == (2, before)
+        assert "is the trace itself" in " ".join(result.output.split())
+
+
 def test_show_cuts_a_long_tree_unless_all_of_it_is_wanted(tmp_path: Path):
     path = tmp_path / "t.json"
     path.write_text(json.dumps(document_of(simulated_run(1, 100))))

@@ -45,6 +45,8 @@ def test_a_call_arrives_where_its_course_says_whatever_its_program_has_attained(
     late = scheduler.arrive(ticket("late", 0.0, 20.0), 0.0)
     assert (early.level, late.level) == (0, 3)
     scheduler.check()
+    receipt = scheduler.leave(late, 1.0)
+    assert receipt.decisions[0].reason == "expected 20 s"
 
 
 def test_a_call_goes_down_when_its_course_does() -> None:

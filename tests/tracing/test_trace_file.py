@@ -96,6 +96,17 @@ def test_text_of_any_kind_survives(tmp_path: Path):
     assert json.loads(writer.path.read_text())["programs"][0]["name"] == name
 
 
+def test_a_run_that_never_began_leaves_no_file(tmp_path: Path):
+    writer = TraceWriter(tmp_path / "t.json")
+    writer.abandon()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_needs_a_name():
+    with pytest.raises(TraceError, match="needs the name of a file"):
+        TraceWriter("")
+
+
 def test_a_crash_in_the_last_line_loses_that_line_only(tmp_path: Path, small_run):
     writer, _ = write(tmp_path / "t.json", small_run)
     writer.abandon()

@@ -84,6 +84,14 @@ def test_a_call_that_waits_for_a_seat_waits_for_those_who_hold_them():
     ]
 
 
+def test_of_a_call_under_way_nothing_is_known_but_that_it_began():
+    begun, start = call("c", "c1", (0, "arrival", 1), (9, "leave", 1))
+    waiting = run(A, (begun[:1], start))
+    (under_way,) = [c for p in waiting.trace.programs for c in p.calls if c.id == "c1"]
+    assert [phase.kind for phase in phases_of(under_way, 10.0)] == ["unmeasured"]
+    assert waiting.waits(under_way) == []
+
+
 def test_calls_of_the_same_program_are_told_from_others():
     waiting = run(A, B, call("a", "a2", (2, "arrival", 3), (10, "dispatch", 3), (12, "leave", 3)))
     a2 = waiting.trace.by_id["a2"]
