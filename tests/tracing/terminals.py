@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,11 @@ class _Into(io.StringIO):
         return len(text)
 
 
+def _with_ctrl_c() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Process:
     """A process on a terminal of its own, seen through an emulated one."""
 
@@ -68,6 +74,7 @@ class Process:
             env={**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8", **environment},
             dimensions=(height, width),
             timeout=WITHIN_S,
+            preexec_fn=_with_ctrl_c,
         )
 
     def until(self, said: str) -> None:
