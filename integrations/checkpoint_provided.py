@@ -15,6 +15,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from autellix.errors import SettingsError
+from autellix.wal import switch_to_wal
 
 from .checkpoint_threads import in_thread
 
@@ -57,6 +58,7 @@ def _sqlite(path: str) -> Iterator[BaseCheckpointSaver[Any]]:
         from langgraph.checkpoint.sqlite import SqliteSaver
     try:
         connection = sqlite3.connect(path, check_same_thread=False, timeout=_PATIENCE_S)
+        switch_to_wal(connection, _PATIENCE_S)
         saver = _with_async(SqliteSaver)(connection)
         saver.setup()
     except sqlite3.Error as cause:

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from autellix.errors import JournalError
+from autellix.wal import is_busy, switch_to_wal
 
 from .journal_account import Account, Entry
 from .journal_salvage import salvage
@@ -121,7 +122,7 @@ class Journal:
         except sqlite3.DatabaseError as cause:
             if _is_damage(cause) and self._mend(cause):
                 self._write_backlog()
-            elif not _is_busy(cause):
+            elif not is_busy(cause):
                 self._cannot_write(cause)
             return
         self._backlog.clear()
@@ -336,7 +337,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 def _create(database: sqlite3.Connection, path: Path) -> None:
     database.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    database.execute("PRAGMA journal_mode = WAL")
+    switch_to_wal(database, _READ_PATIENCE_S)
     with _transaction(database):
         (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables and database.execute("PRAGMA user_version").fetchone() == (0,):
@@ -373,13 +374,6 @@ def _total(history: ThreadHistory) -> Entry:
     return {"kind": "total", "account": history.account.to_wire(), "saved": history.saved}
 
 
-def _is_busy(cause: sqlite3.DatabaseError) -> bool:
-    return _code(cause) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
 def _is_damage(cause: sqlite3.DatabaseError) -> bool:
-    return _code(cause) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-def _code(cause: sqlite3.DatabaseError) -> int:
-    return getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    code = getattr(cause, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
