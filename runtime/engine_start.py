@@ -99,7 +99,8 @@ class EngineProcesses:
 
     1. Ctrl-C goes to every process of the terminal's group; the engine must outlive it long enough
        to be stopped in order. A blocked signal mask is inherited by all descendants.
-    2. Their output goes to a log; with ``debug`` it stays on the terminal.
+    2. What is typed is the program's and the live view's: they have no input. Their output goes to
+       a log; with ``debug`` it stays on the terminal.
     3. They do not import the user's script: without an ``if __name__ == "__main__"`` it would run
        once more in every process. In its place they import ``replica_process``, which ends them
        when this process ends.
@@ -148,12 +149,12 @@ class EngineProcesses:
             os.environ[_NO_COMPILING] = "1"
             stack.callback(os.environ.pop, _NO_COMPILING, None)
         self._log = None if self._debug else new_log()
-        if self._log is not None:
-            launcher = self._scratch / "python"
-            launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@" >>"{self._log}" 2>&1\n')
-            launcher.chmod(0o700)
-            multiprocessing.set_executable(str(launcher))
-            stack.callback(multiprocessing.set_executable, sys.executable)
+        output = "" if self._log is None else f' >>"{self._log}" 2>&1'
+        launcher = self._scratch / "python"
+        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@" </dev/null{output}\n')
+        launcher.chmod(0o700)
+        multiprocessing.set_executable(str(launcher))
+        stack.callback(multiprocessing.set_executable, sys.executable)
         # Where it does not run yet, the first process would start it, and that unblocks SIGINT.
         resource_tracker.ensure_running()
         return stack

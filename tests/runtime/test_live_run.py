@@ -43,18 +43,17 @@ class Tmux:
         deadline = time.monotonic() + SHOWN_WITHIN_S
         while not all(words in (screen := self.screen) for words in said):
             assert time.monotonic() < deadline, f"{said} was not shown:\n{screen}"
+            time.sleep(0.1)
         return screen
 
 
 @pytest.fixture
-def window(tmp_path: Path) -> Iterator[Tmux]:
+def window() -> Iterator[Tmux]:
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
-    lines = (ROOT / "examples/tree_search.jsonl").read_text().splitlines()[:2]
-    inputs = tmp_path / "tasks.jsonl"
-    inputs.write_text("\n".join(lines) + "\n")
     command = [sys.executable, "-m", "autellix", "run", "examples/tree_search.py"]
-    command += ["--input", str(inputs), "--refresh", "0.2", "--engine-arg", "max_num_seqs=2"]
+    command += ["--input", "examples/tree_search.jsonl", "--refresh", "0.2"]
+    command += ["--engine-arg", "max_num_seqs=2"]
     window = Tmux(80, 24, f"{shlex.join(command)}; echo code $?; read keep")
     yield window
     window.do("kill-server")
@@ -65,7 +64,7 @@ def test_a_real_run_is_seen_on_a_terminal_and_leaves_it_as_it_was(window: Tmux) 
     screen = window.until("─ queues", "tree_search-1", "tree_search-2", "expand", "2/2")
     assert all(len(line) <= 80 for line in screen.splitlines())
     window.do("resize-window", "-x", "120", "-y", "40")
-    screen = window.until("tools tokens", "critical path", "┬")
+    screen = window.until("tools tokens", "critical path", "├")
     assert all(len(line) <= 120 for line in screen.splitlines())
     window.do("send-keys", "s")
     window.until("by wait")
