@@ -7,6 +7,7 @@ limited, and the link's time adds to the step's).
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from autellix.errors import SettingsError
@@ -14,6 +15,7 @@ from autellix.errors import SettingsError
 from .engine_model import EngineModel
 from .prefix_cache import BlockCache
 from .sim_call import ReplicaCall
+from .way_back import KvRates, WayBack, way_back
 
 Resume = Literal["recompute", "swap"]
 
@@ -33,6 +35,7 @@ class ReplicaKv:
             before, by the same call or an earlier one of its program.
         swapped_tokens: moved out or in over the host link.
         link_s: time of the moves since it was last set to 0, seconds.
+        rates: how fast KV is made and moved.
     """
 
     def __init__(
@@ -49,6 +52,8 @@ class ReplicaKv:
         self.link_s = 0.0
         self._size = model.block_tokens
         self._move_s = model.kv_bytes_per_token / model.link_bytes_per_s
+        swaps = resume == "swap"
+        self.rates = KvRates(prefill_s=model.step.b, load_s=self._move_s if swaps else math.inf)
         self._prefix_cache = prefix_cache
         self._swap = resume == "swap"
 
@@ -130,6 +135,15 @@ class ReplicaKv:
         if self._prefix_cache:
             found = self.cache.found(call.tail, context // self._size)
         return -(-context // self._size) - found
+
+    def way_back(self, computed: int) -> WayBack:
+        """How a running call with so many computed tokens would get its KV back.
+
+        Blocks of a call that stops are evicted after all that lay free before. Where there are as
+        many of those, it is taken to find its own again.
+        """
+        kept = computed if self.cache.available * self._size >= computed else 0
+        return way_back(computed, kept, computed if self._swap else 0, self.rates)
 
     def _load(self, call: ReplicaCall) -> None:
         """The missing part of a swapped call's KV comes from host memory."""

@@ -48,3 +48,8 @@ class Room:
     def lost_work(self, call: LiveCall) -> float:
         """Tokens that have been computed."""
         return self._replica.computed(self._replica.calls[call.key])
+
+    def seconds_back(self, call: LiveCall) -> float:
+        """Until a running call that stops now would have its KV back, seconds."""
+        replica = self._replica
+        return replica.kv.way_back(replica.computed(replica.calls[call.key])).seconds
