@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,11 @@ def read_trace(path: Path, *, strict: bool = False) -> Trace:
     Raises:
         InputError: the file cannot be read, has no program, or (strict) a bad line.
     """
+    if _is_of_a_run(path):
+        raise InputError(
+            f"{path} is the trace of a run, not a file of recorded programs. Replay it with "
+            f"autellix trace whatif {path}"
+        )
     trace = Trace()
     names: set[str] = set()
     for number, line in _lines(path, trace, strict=strict):
@@ -67,6 +73,15 @@ def read_trace(path: Path, *, strict: bool = False) -> Trace:
         first = f"; the first fault: {trace.skipped[0]}" if trace.skipped else ""
         raise InputError(f"{path} holds no program that can be read{first}")
     return trace
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether ``autellix run --trace`` has written it: one document, its schema's number first."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            return re.match(rb'\s*\{\s*"schema"', file.read(64)) is not None
+    except (OSError, EOFError):  # whoever reads it next says what is wrong
+        return False
 
 
 def _lines(path: Path, trace: Trace, *, strict: bool) -> Iterator[tuple[int, str]]:

@@ -16,11 +16,12 @@ from rich.console import Console
 from autellix.errors import UsageError
 
 from .interrupts import INTERRUPTED
-from .plain_errors import plain_errors
+from .plain_errors import PlainGroup, plain_errors
 from .trace_command import trace_app
 
 app = typer.Typer(
     name="autellix",
+    cls=PlainGroup,
     help="Run LLM agents as programs: scheduled as a whole, recorded as a DAG.",
     no_args_is_help=True,
     add_completion=False,

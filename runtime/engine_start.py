@@ -23,6 +23,7 @@ from .scratch import Scratch
 
 # On this few cores, pinning threads to cores only makes processes queue for them.
 _FEW_CORES = 8
+_LOGS_KEPT = 50
 _NO_COMPILING = "TORCHDYNAMO_DISABLE"
 
 
@@ -35,8 +36,18 @@ def state_folder() -> Path:
 
 
 def new_log() -> Path:
-    """Where an engine that starts now logs to."""
-    return state_folder() / f"engine-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    """Where an engine that starts now logs to; of earlier ones the newest are kept."""
+    folder = state_folder()
+    for old in sorted(folder.glob("engine-*.log"), key=_changed)[: -_LOGS_KEPT + 1]:
+        old.unlink(missing_ok=True)
+    return folder / f"engine-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+
+
+def _changed(file: Path) -> float:
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:  # another run has removed it
+        return 0.0
 
 
 def set_engine_environment(*, debug: bool, replicas: int = 1) -> None:

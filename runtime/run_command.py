@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.text import Text
 
-from autellix.errors import UsageError
+from autellix.errors import InputError, UsageError
 
 from ..integrations.langgraph_private import is_drained
 from ..tracing.summary import summary_table
@@ -142,6 +143,7 @@ class _RunCommand:
                 raise UsageError(
                     "Arguments after -- are for scripts; with --input there is no script."
                 )
+            self._check_lines()
             entry = load_program(self.target)
             if self.threads is not None:
                 self.lines = self.threads.resumed() if resumes else self.lines
@@ -154,6 +156,13 @@ class _RunCommand:
             )
         script_path(self.target.path)
         return lambda: self._run_script(self.target)
+
+    def _check_lines(self) -> None:
+        """Before an engine starts for nothing."""
+        errors = [line.error for line in self.lines if line.error is not None]
+        if errors and len(errors) == len(self.lines):
+            none = f"None of {len(errors)} lines can be read. The first: " if errors[1:] else ""
+            raise InputError(f"{none}{errors[0]}")
 
     def _run_script(self, target: Target) -> int:
         assert target.path is not None
@@ -209,10 +218,13 @@ class _RunCommand:
                     # Programs that block their thread: asyncio would wait for them at its end.
                     loop.set_default_executor(ThreadPoolExecutor(max_workers=1))
 
-        statuses = {outcome.status for outcome in asyncio.run(run_all())}
-        if statuses & {"cancelled", "suspended"}:
+        statuses = Counter(outcome.status for outcome in asyncio.run(run_all()))
+        if statuses["cancelled"]:
+            left = f"{statuses['cancelled']} of {len(self.lines)} inputs"
+            self._note("interrupted", f"{left} did not come to their end.")
+        if statuses["cancelled"] or statuses["suspended"]:
             return INTERRUPTED
-        return 1 if "failed" in statuses else 0
+        return 1 if statuses["failed"] else 0
 
     def _show(self, outcome: Outcome) -> None:
         if self.request.as_json:

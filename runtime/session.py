@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autellix.errors import AutellixError, EngineStoppedError
+from autellix.errors import AutellixError, EngineStoppedError, SettingsError, TraceError
 
 from ..integrations.recorder import Recorder
 from ..scheduler.policies import policy_named
@@ -52,7 +52,7 @@ class Session:
     def __init__(self, settings: Settings, host: EngineHost | None = None) -> None:
         self.settings = settings
         self._host, self._owns_host = host, host is None
-        self._writer = TraceWriter(settings.trace) if settings.trace else None
+        self._writer = _trace_writer(settings.trace)
         self.record = RunRecord(sink=self._told)
         self._spans = span_sender(self.record)
         self._origin_s = time.monotonic()
@@ -285,6 +285,13 @@ class Session:
             self._lessons.keep()
             if self._host is not None and self._owns_host:
                 self._host.stop()
+
+
+def _trace_writer(path: Path | None) -> TraceWriter | None:
+    try:
+        return TraceWriter(path) if path else None
+    except TraceError as cause:  # the option is wrong, not the run
+        raise SettingsError(str(cause)) from cause
 
 
 def _stopping_current_task() -> Callable[[], None]:

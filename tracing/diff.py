@@ -71,6 +71,7 @@ class TraceDiff:
         only_a, only_b: programs that only one of them has.
         differing_work: programs whose calls or tokens are not the same in both, so that their times
             differ for that reason too.
+        unfinished: programs that did not come to their end in one of the two.
     """
 
     a: RunFigures
@@ -79,6 +80,7 @@ class TraceDiff:
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     differing_work: tuple[str, ...]
+    unfinished: tuple[str, ...]
 
     @property
     def faster(self) -> int:
@@ -105,6 +107,9 @@ def diff(a: Trace, b: Trace) -> TraceDiff:
         only_a=tuple(program.id for program in only_a),
         only_b=tuple(program.id for program in only_b),
         differing_work=tuple(one.id for one, other in pairs if _work(one) != _work(other)),
+        unfinished=tuple(
+            one.id for one, other in pairs if one.status != "done" or other.status != "done"
+        ),
     )
 
 
@@ -215,6 +220,14 @@ def render(found: TraceDiff, names: tuple[str, str], width: int) -> RenderableTy
             Text(
                 f"{len(found.differing_work)} of {len(found.programs)} programs made other calls "
                 "or tokens in the second run: their times differ for that reason too",
+                "yellow",
+            )
+        )
+    if found.unfinished:
+        parts.append(
+            Text(
+                f"{len(found.unfinished)} of {len(found.programs)} programs did not come to their "
+                "end in both runs: their times say little",
                 "yellow",
             )
         )

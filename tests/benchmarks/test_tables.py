@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from autellix.errors import InputError
 from benchmarks import sweep, tables
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def test_every_cell_of_a_sweep_is_in_its_tables(
@@ -41,6 +45,18 @@ def test_every_cell_of_a_sweep_is_in_its_tables(
             mean = float(row[2].replace(",", ""))
             assert mean == pytest.approx(sum(mine) / 2, rel=0.01)
     assert "### Rates at equal latency" in shown
+
+
+def test_a_reader_that_stops_early_sees_no_traceback(tmp_path: Path) -> None:
+    results = [str(path) for path in sorted((ROOT / "benchmarks/results").glob("policies_*.json"))]
+    command = [sys.executable, "-m", "benchmarks.tables", *results]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
 
 
 def test_caching_and_scheduling_are_shown_apart() -> None:

@@ -168,3 +168,10 @@ def test_impossible_workloads_are_refused() -> None:
         workload("chat", 10, 1)
     with pytest.raises(UsageError, match="--programs must be a whole number >= 1, got 0"):
         workload("bfcl", 0, 1)
+
+
+def test_the_trace_of_a_run_is_told_apart_and_where_to_replay_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text('{"schema":2,"policy":"plas","programs":[\n]}\n')
+    with pytest.raises(InputError, match=f"autellix trace whatif {path}"):
+        read_trace(path)

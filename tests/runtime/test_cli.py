@@ -183,3 +183,25 @@ def test_help_shows_what_there_is_with_examples() -> None:
         assert word in text
     assert "doctor" in call("--help").output
     assert call("--version").output.startswith("autellix")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("run", "a.py", "--concurrency", "0"), ("run", "--refresh"), ("nonsense",), ("trace", "x")],
+)
+def test_what_cannot_be_parsed_is_one_paragraph_as_all_errors_are(
+    arguments: tuple[str, ...],
+) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert result.stdout == ""
+    assert "─" not in result.stderr
+
+
+def test_a_trace_that_cannot_be_written_is_a_wrong_option(tmp_path: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text("")
+    result = call("run", str(script), "--trace", str(tmp_path / "no" / "run.json"))
+    assert result.exit_code == 2
+    assert "cannot be written" in result.stderr

@@ -165,13 +165,14 @@ def test_ctrl_c_suspends_at_the_next_superstep_and_the_thread_goes_on(
 
 def test_ctrl_c_cancels_the_lines_that_have_not_begun(run: Run, tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"xs": []}\n' * 12)
-    code, out, _ = run("agent.py:stopping", input="tasks.jsonl", thread_ids=("T",), as_json=True)
+    code, out, err = run("agent.py:stopping", input="tasks.jsonl", thread_ids=("T",), as_json=True)
     rows = {row["line"]: row for row in map(json.loads, out.splitlines())}
     assert code == 130
     assert len(rows) == 12
     statuses = [rows[line]["status"] for line in sorted(rows)]
     assert set(statuses) <= {"suspended", "cancelled", "interrupted"}
     assert statuses[-1] == "cancelled"
+    assert f"{statuses.count('cancelled')} of 12 inputs did not come to their end" in err
     suspended = [row["thread"] for row in rows.values() if row["status"] == "suspended"]
     assert suspended
     code, out, _ = run("agent.py:stopping", thread_ids=tuple(suspended), as_json=True)

@@ -364,6 +364,9 @@ def test_inputs_that_cannot_be_read_are_told_why(write: Write, refuse: Callable[
     assert "no valid JSON" in refuse("agent.py", input="{oops")
     assert "is empty" in refuse("agent.py", input="empty.jsonl")
     assert "There is no input file" in refuse("agent.py", input="nothing.jsonl")
+    write("nonsense.jsonl", lines("{oops", "no"))
+    message = refuse("agent.py", input="nonsense.jsonl")
+    assert "None of 2 lines can be read. The first: nonsense.jsonl, line 1, column 2" in message
 
 
 def test_a_graph_without_inputs_and_a_script_with_both_are_told_what_to_do(

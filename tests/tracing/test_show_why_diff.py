@@ -188,6 +188,17 @@ def test_diff_says_who_gained_and_whether_the_work_was_the_same():
     assert "1 of 3 programs made other calls" in text
 
 
+def test_diff_warns_of_programs_that_did_not_end():
+    document = document_of(simulated_run(3, 3))
+    a = trace_from_document(document, "a")
+    document["programs"][1]["status"] = "failed"
+    found = diff.diff(a, trace_from_document(document, "b"))
+    assert found.unfinished == ("agent-2",)
+    assert "1 of 3 programs did not come to their end" in printed(
+        diff.render(found, ("a", "b"), 100)
+    )
+
+
 def test_the_bars_cover_the_phases_of_a_call(tree: Waiting):
     kinds: set[PhaseKind] = {p.kind for phases in tree.phases.values() for p in phases}
     assert kinds == {"on its way", "waiting", "preempted", "running"}
