@@ -15,7 +15,8 @@ The rules, in the order of a call's life. Levels count from 0 here and from 1 in
    calls tend to be promoted together. W and T are the finished calls of its program. A call in the
    best level has nothing to gain and keeps its place. A promotion has paid for W as well: it starts
    again at 0.
-5. When seats or KV blocks are short, running calls give way to better-placed waiting ones.
+5. When seats or KV blocks are short, running calls give way to better-placed waiting ones, where it
+   pays (:mod:`.preemption`).
 6. A call leaves with a receipt.
 
 Starvation bound: a call below the best level that waits is promoted, at the latest, in the first
@@ -28,9 +29,8 @@ number of live calls: calls are touched when something happens to them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
-from operator import attrgetter
 from typing import NamedTuple
 
 from .config import SchedulerConfig
@@ -38,14 +38,14 @@ from .course import course_level
 from .levels import Levels, TypicalStep
 from .live_call import LiveCall
 from .policies import policy_named
+from .preemption import Preemption
 from .promotion import Promotions, Starved
 from .service_clock import ServiceClock
 from .tickets import Receipt, Ticket
-from .victims import Capacity, Victim, choose_victims
+from .victims import Capacity, Victim
 
 # A rank is one whole number: level, program's number (0 without ties by program), entry.
 _LEVEL_SHIFT, _PROGRAM_SHIFT = 80, 40
-_RANK = attrgetter("rank")
 
 
 class Quiet(NamedTuple):
@@ -99,6 +99,7 @@ class Scheduler:
         self._latest_program = 0
         self._running: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
         self._waiting: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
+        self._preemption = Preemption(config, self._waiting, self._running, self._clock)
 
     # What the engine tells.
 
@@ -239,43 +240,8 @@ class Scheduler:
         return moved
 
     def victims(self, capacity: Capacity, now: float) -> list[Victim]:
-        """The running calls that should give way now (rule 5); tell :meth:`preempt` of each.
-
-        Starting over costs work. So a call that has just got its seat is left alone for a while,
-        and so is everybody while the waiting call may still get a seat that comes free by itself.
-        """
-        gap = self.config.preempt_gap
-        if not self.config.preempt:
-            return []
-        best = next((level for level, calls in enumerate(self._waiting) if calls), None)
-        if best is None or not any(self._running[best + gap :]):
-            return []
-        waiting = self._patient(capacity, now)
-        running = self._stoppable(best + gap, capacity)
-        return choose_victims(waiting, running, capacity, gap)
-
-    def _patient(self, capacity: Capacity, now: float) -> Iterator[LiveCall]:
-        """Waiting calls, best first, that have waited long enough for others to give way."""
-        before_s = now - self.config.patience_steps * self.typical_step_s
-        for calls in self._waiting:
-            for call in sorted(calls, key=_RANK):
-                if not capacity.may_start(call):
-                    continue
-                if call.placed_s > before_s or call.waiting_since_s > before_s:
-                    return  # it comes before the others and would take the room made for them
-                yield call
-
-    def _stoppable(self, best: int, capacity: Capacity) -> Iterator[LiveCall]:
-        """Running calls that have had their seat long enough, worst level first, down to one."""
-        least_s = self.config.min_run_steps * self.typical_step_s
-        for calls in reversed(self._running[best:]):
-            stoppable = [
-                call
-                for call in calls
-                if self._clock.service(call) - call.seat_service_s >= least_s
-                and capacity.may_stop(call)
-            ]
-            yield from sorted(stoppable, key=lambda c: (capacity.lost_work(c), -c.rank))
+        """The running calls that should give way now (rule 5); tell :meth:`preempt` of each."""
+        return self._preemption.victims(capacity, self.levels, self.typical_step_s, now)
 
     # What can be read.
 
@@ -300,15 +266,8 @@ class Scheduler:
             service_s=self._clock.until_alarm_s,
             time_s=self._promotions.next_review_s - now,
             steps=self._typical.left_in_window if follows else math.inf,
-            contested=self._contested(),
+            contested=self._preemption.contested,
         )
-
-    def _contested(self) -> bool:
-        """Whether some running call stands so low that a waiting one may take its seat."""
-        if not self.config.preempt:
-            return False
-        best = next((level for level, calls in enumerate(self._waiting) if calls), None)
-        return best is not None and any(self._running[best + self.config.preempt_gap :])
 
     @property
     def running_by_level(self) -> list[int]:

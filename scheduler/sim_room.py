@@ -19,7 +19,8 @@ class Room:
     @property
     def free_seats(self) -> int:
         """Seats that nobody has."""
-        return self._replica.model.seats - len(self._replica.running)
+        replica = self._replica
+        return replica.model.seats - len(replica.running) - replica.loading
 
     @property
     def free_blocks(self) -> int:
@@ -27,8 +28,8 @@ class Room:
         return self._replica.kv.cache.available
 
     def may_start(self, call: LiveCall) -> bool:
-        """Any waiting call may start."""
-        return True
+        """Any waiting call may start, but one that waits for its KV has its seat already."""
+        return not self._replica.calls[call.key].loading
 
     def may_stop(self, call: LiveCall) -> bool:
         """Any running call may stop."""
@@ -44,10 +45,6 @@ class Room:
         replica = self._replica
         held = replica.calls[call.key]
         return -(-replica.computed(held) // replica.model.block_tokens)
-
-    def lost_work(self, call: LiveCall) -> float:
-        """Tokens that have been computed."""
-        return self._replica.computed(self._replica.calls[call.key])
 
     def seconds_back(self, call: LiveCall) -> float:
         """Until a running call that stops now would have its KV back, seconds."""

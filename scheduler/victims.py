@@ -3,7 +3,8 @@
 1. Waiting calls are taken best first, as the engine will; the first that cannot be fitted ends the
    search, since the engine stops there too.
 2. A victim stands at least a gap of levels below the call it makes room for.
-3. Worst level first; in a level, least lost work first.
+3. They come in the order of :mod:`.preemption`: worst level first; in a level, the one whose KV is
+   back soonest.
 4. Nobody loses a seat in vain: victims that the waiting call can do without keep theirs, and when
    all of them together are not enough, none is taken.
 """
@@ -46,8 +47,8 @@ class Capacity(Protocol):
         """KV blocks that are free at once when a running call stops."""
         ...
 
-    def lost_work(self, call: LiveCall) -> float:
-        """What stopping a running call throws away, in any unit."""
+    def seconds_back(self, call: LiveCall) -> float:
+        """How long a running call that stops now will take to get its KV back, seconds."""
         ...
 
 

@@ -49,6 +49,7 @@ from autellix.errors import SettingsError
 from .config import SchedulerConfig
 from .core import Scheduler
 from .live_call import LiveCall
+from .prefill_rate import PrefillRate
 from .rank_queue import RankQueue
 from .tickets import Receipt, Ticket
 from .victims import Victim
@@ -65,6 +66,7 @@ class ProgramScheduler(AsyncScheduler):
 
     Attributes:
         core: the algorithm.
+        prefill_rate: how long a prompt token takes here.
         now: the clock, seconds; a test may put its own here.
 
     Raises:
@@ -94,6 +96,7 @@ class ProgramScheduler(AsyncScheduler):
 
     def _configure(self, config: SchedulerConfig) -> None:
         self.core = Scheduler(config)
+        self.prefill_rate = PrefillRate()
         tokens = config.policy_interval * self.max_num_scheduled_tokens
         self._blocks_until_next_run = tokens // self.block_size
         # First come, first served keeps itself in order.
@@ -132,7 +135,11 @@ class ProgramScheduler(AsyncScheduler):
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         """Charge the step, then let vLLM take the tokens."""
-        self.core.charge(self.now())
+        step_s = self.core.charge(self.now())
+        # Each call in the batch but those with a prompt to compute has one token.
+        ran = scheduler_output.num_scheduled_tokens
+        prompt_tokens = scheduler_output.total_num_scheduled_tokens - len(ran)
+        self.prefill_rate.add(prompt_tokens, step_s, self.core.typical_step_s)
         return super().update_from_output(scheduler_output, model_runner_output)
 
     def _preempt_request(
@@ -333,8 +340,9 @@ class _Room:
         held = self._scheduler.kv_cache_manager.get_blocks(call.key)
         return sum(block.ref_cnt == 1 for group in held.blocks for block in group)
 
-    def lost_work(self, call: LiveCall) -> float:
-        return self._scheduler.requests[call.key].num_computed_tokens
+    def seconds_back(self, call: LiveCall) -> float:
+        scheduler = self._scheduler
+        return scheduler.requests[call.key].num_computed_tokens * scheduler.prefill_rate.token_s
 
 
 def _ticket_of(request: Request) -> Ticket:

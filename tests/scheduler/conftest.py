@@ -35,7 +35,7 @@ class Seats:
     def blocks_freed(self, call: LiveCall) -> int:
         return 0
 
-    def lost_work(self, call: LiveCall) -> float:
+    def seconds_back(self, call: LiveCall) -> float:
         return 0.0
 
 

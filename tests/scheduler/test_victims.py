@@ -18,7 +18,7 @@ class Room:
     free_blocks: int = 100
     need: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
-    lost: dict[str, float] = field(default_factory=dict)
+    back_s: dict[str, float] = field(default_factory=dict)
     blocked: set[str] = field(default_factory=set)
 
     def may_start(self, call: LiveCall) -> bool:
@@ -33,8 +33,8 @@ class Room:
     def blocks_freed(self, call: LiveCall) -> int:
         return self.held.get(call.key, 0)
 
-    def lost_work(self, call: LiveCall) -> float:
-        return self.lost.get(call.key, 0.0)
+    def seconds_back(self, call: LiveCall) -> float:
+        return self.back_s.get(call.key, 0.0)
 
 
 def place(running: dict[str, int], waiting: dict[str, int], **settings: object) -> Scheduler:
@@ -72,7 +72,7 @@ def test_the_worst_placed_gives_way_to_the_best_placed() -> None:
 
 def test_in_a_level_the_one_with_least_to_lose_gives_way() -> None:
     core = place({"a": 3, "b": 3, "c": 3}, {"w": 1})
-    assert chosen(core, Room(lost={"a": 5.0, "b": 1.0, "c": 9.0})) == [("b", "w")]
+    assert chosen(core, Room(back_s={"a": 5.0, "b": 1.0, "c": 9.0})) == [("b", "w")]
 
 
 def test_equals_do_not_give_way_nor_do_those_within_the_gap() -> None:
@@ -130,6 +130,23 @@ def test_a_waiting_call_has_patience() -> None:
     core = place({"r": 4}, {"w": 1}, patience_steps=100)  # 1.5 s
     assert chosen(core, Room(), now=1.4) == []
     assert chosen(core, Room(), now=1.5) == [("r", "w")]
+
+
+def test_a_call_gives_way_only_where_what_is_left_of_it_exceeds_the_way_back_of_its_kv() -> None:
+    core = place({"r": 3}, {"w": 1})  # placed by 6 s of service
+    assert chosen(core, Room(back_s={"r": 6.0})) == [("r", "w")]
+    assert chosen(core, Room(back_s={"r": 6.1})) == []
+
+
+def test_all_that_are_seated_wait_while_kv_is_computed_again() -> None:
+    core = place({"r": 3, "beside": 1}, {"w": 1})
+    assert chosen(core, Room(back_s={"r": 3.0})) == [("r", "w")]
+    assert chosen(core, Room(back_s={"r": 3.1})) == []
+
+
+def test_one_whose_way_back_is_too_long_is_passed_over_for_a_better_placed_one() -> None:
+    core = place({"long way": 4, "short way": 3}, {"w": 1})
+    assert chosen(core, Room(back_s={"long way": 9.1})) == [("short way", "w")]
 
 
 def test_preemption_can_be_switched_off() -> None:
