@@ -26,6 +26,7 @@ from typing import Any
 
 from autellix.errors import UsageError
 from autellix.scheduler.service_history import ServiceHistory
+from autellix.scheduler.sim_host import HostMemory
 from autellix.scheduler.sim_orders import SIM_POLICIES, sim_policy
 from autellix.scheduler.simulator import CallRecord, SimResult
 from benchmarks.capacity import Capacity
@@ -135,11 +136,12 @@ class Experiment:
     def engine(self) -> SimulatedEngine:
         """The simulated engine of the options."""
         options = self.options
+        memory = HostMemory(gib=options.host_gib, tier=options.tier) if options.host_gib else None
         return SimulatedEngine(
             model=engine_model(options.engine, seats=options.seats, kv_tokens=options.kv_tokens),
             replicas=options.replicas,
             balancer=options.balancer,
-            resume=options.resume,
+            memory=memory,
             settings=self.settings,
         )
 

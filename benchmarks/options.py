@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autellix.errors import AutellixError, UsageError
+from autellix.scheduler.sim_host import TIERS
 from autellix.scheduler.sim_orders import SIM_POLICIES
 from benchmarks.workloads import NAMES
 
@@ -56,7 +57,11 @@ def parser_of(name: str, description: str, *, loads: str) -> argparse.ArgumentPa
     add("--kv-tokens", type=int, metavar="N", help="KV capacity, instead of the engine's own")
     add("--replicas", type=int, default=1)
     add("--balancer", default="program", help="program, least-used or round-robin")
-    add("--resume", default="recompute", help="recompute or swap, after a preemption")
+    add(
+        "--host-gib", type=float, default=0.0, metavar="N", help="host memory for KV, GiB a replica"
+    )
+    tiers = "what the host keeps: every program's KV, as vLLM does, or preempted calls' alone"
+    add("--tier", choices=TIERS, default="programs", help=f"{tiers} [programs]")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="a scheduler setting")
     add("--strict", action="store_true", help="stop at the first bad line of a trace")
     add("--seconds", type=float, default=120.0, help="vllm: most seconds of a policy in a cell")

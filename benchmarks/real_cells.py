@@ -44,11 +44,12 @@ def check_options(
 
     for name in policies:
         require_real(sim_policy(name, **settings))
-    alone = {"replicas": 1, "balancer": "program", "resume": "recompute", "jobs": 1}
+    alone = {"replicas": 1, "balancer": "program", "host_gib": 0.0, "jobs": 1}
     for name, value in alone.items():
         if getattr(options, name) != value:
+            option = name.replace("_", "-")
             raise UsageError(
-                f"--{name} is for simulated engines; leave it out with --engine {REAL}"
+                f"--{option} is for simulated engines; leave it out with --engine {REAL}"
             )
     if options.closed_loop is not None:
         raise UsageError(f"--closed-loop is for simulated engines; with --engine {REAL} give loads")

@@ -10,6 +10,7 @@ from autellix.errors import UsageError
 from autellix.scheduler.balancers import balancer_named
 from autellix.scheduler.engine_model import EngineModel, preset_named
 from autellix.scheduler.service_history import ServiceHistory
+from autellix.scheduler.sim_host import HostMemory
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimProgram
 from autellix.scheduler.simulator import CallRecord, SimResult, Simulation
@@ -26,14 +27,14 @@ class SimulatedEngine:
         model: every replica's.
         replicas: how many.
         balancer: places calls, by name.
-        resume: how calls that lost their seat get their KV back.
+        memory: each replica's host tier for KV; None for none.
         settings: the scheduler's, beside the policy.
     """
 
     model: EngineModel
     replicas: int = 1
     balancer: str = "program"
-    resume: Any = "recompute"
+    memory: HostMemory | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     _loop: Simulation | None = None
 
@@ -57,7 +58,7 @@ class SimulatedEngine:
             sim_policy(policy, **self.settings),
             replicas=self.replicas,
             balancer=balancer_named(self.balancer),
-            resume=self.resume,
+            memory=self.memory,
             on_call=on_call,
             history=history,
         )

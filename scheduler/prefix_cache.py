@@ -21,7 +21,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .sim_host import HostRun
 
 
 class Contexts(Protocol):
@@ -163,11 +166,25 @@ class CacheNode:
         locks: running calls that end here, and locked children.
         filled: children that have something present.
         released: when it was unlocked last, in the cache's count.
+        shared: whether it is part of a system prompt, which other programs have too.
+        host: what host memory has of it; None for nothing yet.
     """
 
-    __slots__ = ("end", "filled", "locks", "parent", "present", "released", "start")
+    __slots__ = (
+        "end",
+        "filled",
+        "host",
+        "locks",
+        "parent",
+        "present",
+        "released",
+        "shared",
+        "start",
+    )
 
-    def __init__(self, parent: CacheNode | None, start: int, end: int) -> None:
+    def __init__(
+        self, parent: CacheNode | None, start: int, end: int, *, shared: bool = False
+    ) -> None:
         self.parent = parent
         self.start = start
         self.end = end
@@ -175,6 +192,8 @@ class CacheNode:
         self.locks = 0
         self.filled = 0
         self.released = 0
+        self.shared = shared
+        self.host: HostRun | None = None
 
 
 class BlockCache:
@@ -229,7 +248,7 @@ class BlockCache:
             start, end = tree.starts[index], tree.ends[index]
             if system and index == 0:
                 key = f"{system}:{end}"
-                node = self._shared.setdefault(key, CacheNode(self._root, start, end))
+                node = self._shared.setdefault(key, CacheNode(self._root, start, end, shared=True))
             else:
                 node = CacheNode(node, start, end)
             nodes[index] = node
@@ -318,6 +337,31 @@ class BlockCache:
                 break
             node = node.parent
         return removed
+
+    def drop(self, nodes: Sequence[CacheNode | None]) -> int:
+        """A program has ended: what only its contexts have is free at once.
+
+        Args:
+            nodes: the program's.
+
+        Returns:
+            Blocks freed.
+        """
+        freed = 0
+        made = (node for node in nodes if node is not None)
+        for node in sorted(made, key=lambda node: -node.start):
+            if node.locks or node.filled or not node.present or node.shared:
+                continue
+            freed += node.present
+            node.present = 0
+            parent = node.parent
+            if parent is not None:
+                parent.filled -= 1
+                if not parent.filled and not parent.locks and parent.present:
+                    self._expose(parent)
+        self.free += freed
+        self.evictable -= freed
+        return freed
 
     def take(self, blocks: int) -> None:
         """Take blocks, evicting for them if need be; at most :attr:`available`."""

@@ -31,7 +31,10 @@ class ReplicaCall:
         began_at, ends_at: the replica's count of steps when it began to generate and when it will
             have all its tokens; ``ends_at`` is -1 while it does not generate.
         cached_tokens: found in the cache when it was first admitted; -1 before.
-        swapped: whether its KV is in host memory.
+        loaded_tokens: of its KV, loaded from host memory so far.
+        recomputed_tokens: computed again after it had lost its seat.
+        ready_s: when the load of its KV ends that it has been given blocks for.
+        loading: whether it waits for that.
         passed: how the gate let it through; None without a gate.
     """
 
@@ -45,13 +48,16 @@ class ReplicaCall:
         "index",
         "known_tokens",
         "live",
+        "loaded_tokens",
+        "loading",
         "output_tokens",
         "passed",
         "prefill_left",
         "program",
         "prompt_tokens",
         "rank",
-        "swapped",
+        "ready_s",
+        "recomputed_tokens",
         "tail",
         "ticket",
     )
@@ -82,7 +88,10 @@ class ReplicaCall:
         self.began_at = 0
         self.ends_at = -1
         self.cached_tokens = -1
-        self.swapped = False
+        self.loaded_tokens = 0
+        self.recomputed_tokens = 0
+        self.ready_s = 0.0
+        self.loading = False
         self.passed: Passed | None = None
 
     def hold(self, passed: Passed) -> None:

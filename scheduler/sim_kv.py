@@ -1,23 +1,21 @@
-"""The KV of a simulated replica's calls: who gets blocks, what is computed anew, what is moved.
+"""The KV of a simulated replica's calls: who gets blocks, what is computed anew, what is loaded.
 
-A call that lost its seat computes its prompt and tokens again as far as the prefix cache does not
-have them (``recompute``), or loads that part over the host link (``swap``; the host's memory is not
-limited, and the link's time adds to the step's).
+What the prefix cache does not have of a call's context is computed, unless host memory has it
+(:mod:`.sim_host`): then it is loaded where that is the sooner way. Loads follow each other on the
+link; the call waits for its own without a seat, and steps go on meanwhile. Stores run beside the
+steps in the link's other direction and hold nobody up.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal
-
-from autellix.errors import SettingsError
 
 from .engine_model import EngineModel
-from .prefix_cache import BlockCache
+from .prefix_cache import BlockCache, CacheNode
 from .sim_call import ReplicaCall
+from .sim_host import HostKv, HostMemory
+from .sim_live import LiveProgram
 from .way_back import KvRates, WayBack, way_back
-
-Resume = Literal["recompute", "swap"]
 
 
 class ReplicaKv:
@@ -26,56 +24,78 @@ class ReplicaKv:
     Args:
         model: how much there is.
         prefix_cache: whether KV outlives its call.
-        resume: how calls that lost their seat get their KV back.
+        memory: the host tier; None for none.
 
     Attributes:
         cache: the blocks.
+        host: those in host memory; None for none.
         prompt_tokens, cached_tokens: of the calls admitted for the first time.
-        prefilled_tokens, recomputed_tokens: prompt tokens computed; those of them that had been
-            before, by the same call or an earlier one of its program.
-        swapped_tokens: moved out or in over the host link.
-        link_s: time of the moves since it was last set to 0, seconds.
+        prefilled_tokens: computed as parts of prompts.
+        known_tokens: of calls' contexts, those whose KV had been made before, by the same call or
+            an earlier one of its program. ``lost_tokens`` of them the device had no more, and
+            ``recomputed_tokens`` of these were computed again.
+        loads, loaded_tokens, load_wait_s: from host memory; how many, and how long they took from
+            decision to end, seconds.
         rates: how fast KV is made and moved.
     """
 
     def __init__(
-        self, model: EngineModel, *, prefix_cache: bool = True, resume: Resume = "recompute"
+        self, model: EngineModel, *, prefix_cache: bool = True, memory: HostMemory | None = None
     ) -> None:
-        if resume not in ("recompute", "swap"):
-            raise SettingsError(f"resume must be 'recompute' or 'swap', got {resume!r}")
         self.cache = BlockCache(model.blocks)
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.prefilled_tokens = 0
+        self.known_tokens = 0
+        self.lost_tokens = 0
         self.recomputed_tokens = 0
-        self.swapped_tokens = 0
-        self.link_s = 0.0
+        self.loads = 0
+        self.loaded_tokens = 0
+        self.load_wait_s = 0.0
         self._size = model.block_tokens
-        self._move_s = model.kv_bytes_per_token / model.link_bytes_per_s
-        swaps = resume == "swap"
-        self.rates = KvRates(prefill_s=model.step.b, load_s=self._move_s if swaps else math.inf)
         self._prefix_cache = prefix_cache
-        self._swap = resume == "swap"
+        self._tier = memory.tier if memory is not None and prefix_cache else None
+        self.host: HostKv | None = None
+        load_s, start_s = math.inf, 0.0
+        if memory is not None and prefix_cache:
+            self.host = HostKv(memory.blocks(model), by_program=memory.tier != "vllm")
+            load_s = model.kv_bytes_per_token / model.link_bytes_per_s
+            start_s = memory.load_start_s
+        self.rates = KvRates(prefill_s=model.step.b, load_s=load_s, load_start_s=start_s)
+        self._link_free_s = 0.0
+        self._held: dict[ReplicaCall, CacheNode] = {}
 
-    def admit(self, call: ReplicaCall) -> bool:
-        """Reserve the blocks of the call's whole context if there are as many."""
+    def admit(self, call: ReplicaCall, now: float) -> bool:
+        """Reserve the blocks of the call's whole context if there are as many.
+
+        Its ``ready_s`` says when it may run: now, or when its load ends.
+        """
         context = call.prompt_tokens + call.generated
         found = self._reserved(call, context)
         if found < 0:
             return False
         # The last token is computed in any case: it gives the next one.
-        hit = min(found, (context - 1) // self._size) * self._size
+        most = (context - 1) // self._size
+        hit = min(found, most)
+        call.ready_s = now
+        loaded = 0
+        if self.host is not None:
+            loaded = self._load(self.host, call, hit, most, context, now)
+        hit_tokens = (hit + loaded) * self._size
         call.admitted_blocks = context // self._size
-        call.computed = hit
-        call.prefill_left = context - hit
+        call.computed = hit_tokens
+        call.prefill_left = context - hit_tokens
+        known = min(call.known_tokens, context)
+        lost, again = max(0, known - hit * self._size), max(0, known - hit_tokens)
         if call.cached_tokens < 0:
-            call.cached_tokens = hit
-            self.cached_tokens += hit
+            call.cached_tokens = hit_tokens
+            self.cached_tokens += hit_tokens
             self.prompt_tokens += context
-        if call.swapped:
-            self._load(call)
         else:
-            self.recomputed_tokens += max(0, min(call.known_tokens, context) - hit)
+            call.recomputed_tokens += again
+        self.known_tokens += known
+        self.lost_tokens += lost
+        self.recomputed_tokens += again
         self.prefilled_tokens += call.prefill_left
         return True
 
@@ -100,15 +120,67 @@ class ReplicaKv:
             cache.take(whole)
         return found
 
+    def _load(
+        self, host: HostKv, call: ReplicaCall, hit: int, most: int, context: int, now: float
+    ) -> int:
+        """Begin to load what the host has beyond the device's part; blocks that come so."""
+        size, program = self._size, call.program.spec.name
+        if self._tier == "programs":
+            host.unpin(program)
+        hosted = host.found(call.tail, most)
+        if hosted <= hit:
+            # Siblings may still be loading what the device is said to have.
+            call.ready_s = max(now, host.ready_s(call.tail)) if hosted else now
+            return 0
+        wait_s = max(self._link_free_s - now, 0.0)
+        back = way_back(context, hit * size, hosted * size, self.rates, link_wait_s=wait_s)
+        if not back.loaded_tokens and self._tier != "vllm":
+            return 0
+        blocks = hosted - hit
+        link_s = self.rates.load_start_s + blocks * size * self.rates.load_s
+        self._link_free_s = max(now, self._link_free_s) + link_s
+        call.ready_s = self._link_free_s
+        held = host.hold(program, call.tail, call.ready_s)
+        if held is not None:
+            self._held[call] = held
+        self.loads += 1
+        self.loaded_tokens += blocks * size
+        self.load_wait_s += call.ready_s - now
+        call.loaded_tokens += blocks * size
+        return blocks
+
+    def loaded(self, call: ReplicaCall) -> None:
+        """The call's load has ended."""
+        held = self._held.pop(call, None)
+        if held is not None and self.host is not None:
+            self.host.release(held)
+
     def stop(self, call: ReplicaCall, computed: int) -> None:
         """A running call loses its blocks; ``computed`` tokens of it had been computed."""
         call.known_tokens = max(call.known_tokens, computed)
-        self.leave(call, computed)
-        if self._swap:
-            call.swapped = True
-            self._move(max(computed - call.cached_tokens, 0))
+        self._leave(call, computed)
+        if self.host is None:
+            return
+        program = call.program.spec.name
+        self.host.store(program, call.tail, computed // self._size)
+        if self._tier == "programs":
+            self.host.pin(program)
 
-    def leave(self, call: ReplicaCall, computed: int) -> None:
+    def end(self, call: ReplicaCall, computed: int) -> None:
+        """A call has ended; what other calls may use of its context is kept."""
+        self._leave(call, computed)
+        if self.host is not None and self._tier != "calls":
+            self.host.store(call.program.spec.name, call.tail, computed // self._size)
+
+    def program_ended(self, program: LiveProgram, where: int) -> None:
+        """A program is over: with the tier of ours its KV is free at once."""
+        if self.host is None or self._tier == "vllm":
+            return
+        self.host.drop(program.spec.name)
+        if self._tier == "programs":
+            self.cache.drop(program.nodes[where])
+
+    def _leave(self, call: ReplicaCall, computed: int) -> None:
         """Take the call's blocks back; what other calls may use stays in the cache."""
         self.prefilled_tokens -= call.prefill_left
         cache, size = self.cache, self._size
@@ -143,17 +215,4 @@ class ReplicaKv:
         many of those, it is taken to find its own again.
         """
         kept = computed if self.cache.available * self._size >= computed else 0
-        return way_back(computed, kept, computed if self._swap else 0, self.rates)
-
-    def _load(self, call: ReplicaCall) -> None:
-        """The missing part of a swapped call's KV comes from host memory."""
-        call.swapped = False
-        loaded = min(call.known_tokens - call.computed, call.prefill_left - 1)
-        if loaded > 0:
-            call.computed += loaded
-            call.prefill_left -= loaded
-            self._move(loaded)
-
-    def _move(self, tokens: int) -> None:
-        self.swapped_tokens += tokens
-        self.link_s += tokens * self._move_s
+        return way_back(computed, kept, computed if self.host is not None else 0, self.rates)

@@ -65,6 +65,8 @@ class SimResult:
         steps, stretches: of all replicas; a stretch is a number of steps taken at once.
         busy_s: time in steps, of each replica.
         calls_served: by each replica.
+        known_tokens, lost_tokens, recomputed_tokens, loads, loaded_tokens, load_wait_s: see
+            :class:`ReplicaKv`.
     """
 
     programs: list[ProgramRecord] = field(default_factory=list)
@@ -76,8 +78,12 @@ class SimResult:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     prefilled_tokens: int = 0
+    known_tokens: int = 0
+    lost_tokens: int = 0
     recomputed_tokens: int = 0
-    swapped_tokens: int = 0
+    loads: int = 0
+    loaded_tokens: int = 0
+    load_wait_s: float = 0.0
     steps: int = 0
     stretches: int = 0
     busy_s: list[float] = field(default_factory=list)

@@ -8,7 +8,8 @@ What the vLLM adapter is to vLLM, this is to a modelled engine. One step, in ord
    running call loses its seat, and nobody is admitted in this step.
 4. What is left of the token budget goes to prompts, in chunks: first to one that was begun, then to
    waiting calls, best first, while there are seats and blocks for the whole prompt; the first that
-   does not fit ends the step's admissions.
+   does not fit ends the step's admissions. One whose KV is to be loaded from host memory has its
+   blocks and its seat from then on, and joins the first step after its load.
 5. The step takes what the model says. Calls with their whole prompt computed generate a token.
 
 Steps that are all alike are taken at once (a *stretch*): in between nobody comes, ends, changes
@@ -20,6 +21,7 @@ end; until then nothing has been changed, so cutting costs nothing.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 
@@ -29,7 +31,8 @@ from .engine_model import EngineModel
 from .live_call import LiveCall
 from .sim_call import Ended, Order, ReplicaCall
 from .sim_generation import Generation, StepSeries
-from .sim_kv import ReplicaKv, Resume
+from .sim_host import HostMemory
+from .sim_kv import ReplicaKv
 from .sim_room import Room
 
 
@@ -40,7 +43,7 @@ class Replica:
         model: step times and capacity.
         config: the scheduler's settings.
         prefix_cache: whether KV outlives its call.
-        resume: how calls that lost their seat get their KV back.
+        memory: the host tier for KV; None for none.
         order: replaces the core's rank; None for the core's.
         longest_stretch: most steps taken at once; 1 makes every step one by one, for comparison.
 
@@ -48,7 +51,8 @@ class Replica:
         core: the scheduler.
         kv: its KV, and what was computed and moved.
         calls: those that have not ended, by key.
-        running: those of them that have a seat.
+        running: those of them that are in the batch.
+        loading: how many have a seat and wait for their KV.
         steps: taken so far.
         stretches: how many times a step or a stretch was planned.
         busy_s: time in steps.
@@ -60,13 +64,13 @@ class Replica:
         config: SchedulerConfig,
         *,
         prefix_cache: bool = True,
-        resume: Resume = "recompute",
+        memory: HostMemory | None = None,
         order: Order | None = None,
         longest_stretch: int = 1 << 40,
     ) -> None:
         self.model = model
         self.core = Scheduler(config)
-        self.kv = ReplicaKv(model, prefix_cache=prefix_cache, resume=resume)
+        self.kv = ReplicaKv(model, prefix_cache=prefix_cache, memory=memory)
         self.steps = 0
         self.stretches = 0
         self.busy_s = 0.0
@@ -79,6 +83,7 @@ class Replica:
         self._waiting: list[tuple[float, int, ReplicaCall]] = []
         self._ties = count()
         self.running: dict[ReplicaCall, None] = {}
+        self._loads: list[tuple[float, int, ReplicaCall]] = []
         self._generation = Generation(model.block_tokens)
         self._prefills: list[ReplicaCall] = []
         self._chunks: list[int] = []
@@ -90,6 +95,10 @@ class Replica:
         self._planned = 0
 
     # What the simulator tells.
+
+    @property
+    def loading(self) -> int:  # noqa: D102
+        return len(self._loads)
 
     @property
     def load(self) -> int:
@@ -124,7 +133,10 @@ class Replica:
             self._wait(call)
 
     def plan(self, now: float) -> float:
-        """Begin the next step or stretch; when it ends, infinite where there is nothing to do."""
+        """Begin the next step or stretch; when it ends, infinite where there is nothing to do.
+
+        Where all calls wait for their KV no step begins, and the end is that of the first load.
+        """
         if self._incoming:
             for call in self._incoming:
                 self._enter(call, now)
@@ -136,18 +148,21 @@ class Replica:
         if self._interval and self.steps % self._interval == 0:
             hidden = self._run_policy(now)
         short = self._room_to_generate(now)
+        self._loaded(now)
         self._chunks = self._chunks_begun()
         if not short:
-            self._admit()
+            self._admit(now)
         for call in hidden:
             self._wait(call)
+        if not self.running:
+            self.ends_s = self._loads[0][0]
+            return self.ends_s
         self._measure_step()
-        waiting = len(self.calls) > len(self.running)
-        if self._joining or self.kv.link_s or (waiting and (short or hidden)):
+        waiting = len(self.calls) > len(self.running) + len(self._loads)
+        if self._joining or (waiting and (short or hidden)):
             self._planned = 1
         else:
             self._planned = self._stretch(now, waiting)
-        self.kv.link_s = 0.0
         self.core.dispatch(self._joining, self._dropping, now)
         if self._joining:
             self._joining = []
@@ -190,7 +205,9 @@ class Replica:
         self.core.check()
         self.kv.cache.check()
         model = self.model
-        assert len(self.running) <= model.seats
+        assert len(self.running) + len(self._loads) <= model.seats
+        if self.kv.host is not None:
+            self.kv.host.check()
         assert self._generation.calls == sum(c.ends_at >= 0 for c in self.running)
         tokens = sum(self.computed(c) for c in self.running if c.ends_at >= 0)
         assert self._generation.kv_tokens == tokens, "the KV of generating calls was miscounted"
@@ -201,6 +218,8 @@ class Replica:
 
     def _enter(self, call: ReplicaCall, now: float) -> None:
         call.live = self.core.arrive(call.ticket, now)
+        if self.core.several_tenants:
+            self._interval = self.core.config.policy_interval
         self.calls[call.live.key] = call
         self._wait(call)
 
@@ -250,9 +269,24 @@ class Replica:
             budget -= chunks[-1]
         return chunks
 
-    def _admit(self) -> None:
+    def _loaded(self, now: float) -> None:
+        """The calls whose KV is there join the batch."""
+        loads = self._loads
+        while loads and loads[0][0] <= now:
+            _, _, call = heappop(loads)
+            call.loading = False
+            self.kv.loaded(call)
+            self._join(call)
+
+    def _join(self, call: ReplicaCall) -> None:
+        assert call.live is not None
+        self._prefills.append(call)
+        self.running[call] = None
+        self._joining.append(call.live)
+
+    def _admit(self, now: float) -> None:
         """Seats for waiting calls, best first, until one does not fit."""
-        seats = self.model.seats - len(self.running)
+        seats = self.model.seats - len(self.running) - len(self._loads)
         waiting = self._waiting
         if seats < 1 or not waiting:
             return
@@ -262,19 +296,21 @@ class Replica:
             live = call.live
             assert live is not None
             # An entry is dead when its call has got a seat, left or moved since.
-            if call in self.running or live.gone or call.rank != rank:
+            if call in self.running or call.loading or live.gone or call.rank != rank:
                 heappop(waiting)
                 continue
-            if not self.kv.admit(call):
+            if not self.kv.admit(call, now):
                 return
             heappop(waiting)
+            seats -= 1
+            if call.ready_s > now:
+                call.loading = True
+                heappush(self._loads, (call.ready_s, next(self._ties), call))
+                continue
             chunk = min(call.prefill_left, budget)
             budget -= chunk
-            seats -= 1
-            self._prefills.append(call)
             self._chunks.append(chunk)
-            self.running[call] = None
-            self._joining.append(live)
+            self._join(call)
 
     def _stop(self, call: ReplicaCall, now: float, reason: str) -> None:
         """A running call loses its seat and its blocks."""
@@ -286,7 +322,7 @@ class Replica:
     def _end(self, call: ReplicaCall, now: float) -> Ended:
         live = call.live
         assert live is not None
-        self.kv.leave(call, self._leave_batch(call))
+        self.kv.end(call, self._leave_batch(call))
         self._dropping.append(live)
         del self.calls[live.key]
         receipt = self.core.leave(
@@ -296,6 +332,12 @@ class Replica:
             cached_tokens=call.cached_tokens,
             output_tokens=call.output_tokens,
         )
+        if call.loaded_tokens or call.recomputed_tokens:
+            receipt = replace(
+                receipt,
+                swapped_in_tokens=call.loaded_tokens,
+                recomputed_tokens=call.recomputed_tokens,
+            )
         return Ended(call, receipt)
 
     def _leave_batch(self, call: ReplicaCall) -> int:
@@ -347,7 +389,7 @@ class Replica:
             reach_growth += chunk * chunk
         sequences = generation.calls + len(self._prefills)
         series = self._series
-        series.first_s = step.of(prefill, sequences, kv_tokens, reach) + self.kv.link_s
+        series.first_s = step.of(prefill, sequences, kv_tokens, reach)
         series.growth_s = step.d * (generation.calls + prefill) + step.e * reach_growth
 
     def _stretch(self, now: float, waiting: bool) -> int:
@@ -361,6 +403,8 @@ class Replica:
         end = self._generation.next_end()
         if end is not None:
             most = min(most, end - self.steps)
+        if self._loads:
+            most = self._series.until(self._loads[0][0] - now, most)
         if most > 1:
             most = self._generation.steps_with_room(self.steps, most, self.kv.cache.available)
         if self._interval and most > 1:

@@ -13,9 +13,8 @@ next step.
    turnaround, the program hears of a call's end so much later, and the replica has planned by then.
 4. A program's last call has ended: the entry is closed. In a closed loop the next program comes.
 
-Before a replica with admission control stands a :class:`Gate`, the same as before a real one. A
-tier of KV in host memory would stand between the replica's cache and its prefill, where a swapped
-call's KV is loaded now (``ReplicaKv._load``).
+Before a replica with admission control stands a :class:`Gate`, the same as before a real one. Host
+memory for KV, where there is some, is room for the gate too.
 
 Pure Python on virtual time; the same input gives the same result.
 """
@@ -37,7 +36,7 @@ from .policies import policy_named
 from .process_table import ProcessTable
 from .service_history import ServiceHistory
 from .sim_call import Ended, ReplicaCall
-from .sim_kv import Resume
+from .sim_host import HostMemory
 from .sim_live import LiveProgram
 from .sim_orders import SimPolicy
 from .sim_programs import SimProgram
@@ -59,7 +58,7 @@ class Simulation:
         policy: who runs next.
         replicas: how many.
         balancer: places calls; Algorithm 2 of the paper if None.
-        resume: how calls that lost their seat get their KV back.
+        memory: each replica's host tier for KV; None for none.
         on_call: is told of every call that has ended.
         longest_stretch: most steps taken at once; 1 for a comparison.
         history: what is known of earlier programs, for policies that learn.
@@ -82,7 +81,7 @@ class Simulation:
         *,
         replicas: int = 1,
         balancer: Balancer | None = None,
-        resume: Resume = "recompute",
+        memory: HostMemory | None = None,
         on_call: Callable[[CallRecord], None] | None = None,
         longest_stretch: int = 1 << 40,
         history: ServiceHistory | None = None,
@@ -97,13 +96,13 @@ class Simulation:
                 model,
                 policy.config,
                 prefix_cache=policy.prefix_cache,
-                resume=resume,
+                memory=memory,
                 order=self._work_left,
                 longest_stretch=longest_stretch,
             )
             for _ in range(replicas)
         ]
-        self.gates = self._gates(policy, replicas)
+        self.gates = self._gates(policy, replicas, memory)
         self.table = ProcessTable(policy_named(policy.config.policy), history)
         self.result = SimResult(busy_s=[0.0] * replicas, calls_served=[0] * replicas)
         self._balancer = balancer or ProgramLocality()
@@ -173,7 +172,7 @@ class Simulation:
 
     def _plan(self, replica: Replica, index: int, now: float) -> None:
         end = replica.plan(now)
-        if replica.busy:
+        if end < math.inf:
             heappush(self._events, (end, _STEP, next(self._ties), None, index))
 
     def _next_arrival(self, now: float) -> None:
@@ -327,6 +326,8 @@ class Simulation:
         name = program.spec.name
         self.table.close(name)
         self._balancer.forget(name)
+        for where, replica in enumerate(self.replicas):
+            replica.kv.program_ended(program, where)
         for where, gate in enumerate(self.gates):
             if gate is not None:
                 gate.program_ended(name, now)
@@ -342,7 +343,9 @@ class Simulation:
         if following is not None:
             self._start(following, now)
 
-    def _gates(self, policy: SimPolicy, replicas: int) -> list[Gate | None]:
+    def _gates(
+        self, policy: SimPolicy, replicas: int, memory: HostMemory | None
+    ) -> list[Gate | None]:
         config = policy.config
         if not config.admits:
             return [None] * replicas
@@ -353,7 +356,8 @@ class Simulation:
             return work_left.of_name(ticket.program)
 
         given = None if work_left is None else place
-        return [Gate(config, self.model.kv_tokens, place=given) for _ in range(replicas)]
+        room = memory.room_tokens(self.model) if memory else self.model.kv_tokens
+        return [Gate(config, room, place=given) for _ in range(replicas)]
 
     def _sum_up(self) -> None:
         result = self.result
@@ -366,5 +370,9 @@ class Simulation:
             result.prompt_tokens += replica.kv.prompt_tokens
             result.cached_tokens += replica.kv.cached_tokens
             result.prefilled_tokens += replica.kv.prefilled_tokens
+            result.known_tokens += replica.kv.known_tokens
+            result.lost_tokens += replica.kv.lost_tokens
             result.recomputed_tokens += replica.kv.recomputed_tokens
-            result.swapped_tokens += replica.kv.swapped_tokens
+            result.loads += replica.kv.loads
+            result.loaded_tokens += replica.kv.loaded_tokens
+            result.load_wait_s += replica.kv.load_wait_s

@@ -88,7 +88,11 @@ class Receipt:
         levels: levels visited, in order, counted from 1.
         preemptions: how often the call lost its seat.
         prompt_tokens, cached_tokens, output_tokens: lengths in tokens; ``cached_tokens`` is the
-            part of the prompt that was found in the KV cache when the call was first admitted.
+            part of the prompt that was found in the KV cache when the call was first admitted, in
+            the device's or in host memory.
+        swapped_in_tokens: tokens of its KV that were loaded from host memory, when it was first
+            admitted and each time it came back.
+        recomputed_tokens: tokens that were computed again because it had lost its seat.
         replica: index of the replica that served it.
         decisions: the scheduler's decisions about the call, oldest first.
     """
@@ -102,6 +106,8 @@ class Receipt:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    swapped_in_tokens: int = 0
+    recomputed_tokens: int = 0
     replica: int = 0
     decisions: tuple[Decision, ...] = ()
 

@@ -70,7 +70,7 @@ def test_programs_with_a_system_prompt_in_common_begin_alike() -> None:
     [
         (("--policies", "srpt"), "'srpt' knows the future"),
         (("--replicas", "2"), "--replicas is for simulated engines"),
-        (("--resume", "swap"), "--resume is for simulated engines"),
+        (("--host-gib", "1"), "--host-gib is for simulated engines"),
         (("--balancer", "least-used"), "--balancer is for simulated engines"),
         (("--jobs", "2"), "--jobs is for simulated engines"),
         (("--closed-loop", "3"), "--closed-loop is for simulated engines"),

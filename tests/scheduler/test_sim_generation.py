@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autellix.scheduler.engine_model import EngineModel, StepTime
@@ -61,6 +61,7 @@ def test_blocks_of_many_steps_are_those_of_each_step(
 CALLS = st.tuples(st.integers(0, 90), st.integers(1, 50), st.integers(1, 30))
 
 
+@settings(deadline=None)
 @given(
     st.lists(CALLS, min_size=1, max_size=12),
     st.integers(1, 4),
