@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autellix.errors import AutellixError, UsageError
+from autellix.scheduler.balancers import BALANCER_NAMES, DEFAULT_BALANCER
 from autellix.scheduler.sim_host import TIERS
 from autellix.scheduler.sim_orders import SIM_POLICIES
 from benchmarks.workloads import NAMES
@@ -56,7 +57,7 @@ def parser_of(name: str, description: str, *, loads: str) -> argparse.ArgumentPa
     add("--seats", type=int, help="most calls in a step, instead of the engine's own")
     add("--kv-tokens", type=int, metavar="N", help="KV capacity, instead of the engine's own")
     add("--replicas", type=int, default=1)
-    add("--balancer", default="program", help="program, least-used or round-robin")
+    add("--balancer", default=DEFAULT_BALANCER, help=", ".join(BALANCER_NAMES))
     add(
         "--host-gib", type=float, default=0.0, metavar="N", help="host memory for KV, GiB a replica"
     )

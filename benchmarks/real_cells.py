@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autellix.errors import InputError, UsageError
+from autellix.scheduler.balancers import DEFAULT_BALANCER
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimProgram
 from benchmarks.capacity import Capacity, closed_loop_rate, without_tools
@@ -44,7 +45,7 @@ def check_options(
 
     for name in policies:
         require_real(sim_policy(name, **settings))
-    alone = {"replicas": 1, "balancer": "program", "host_gib": 0.0, "jobs": 1}
+    alone = {"replicas": 1, "balancer": DEFAULT_BALANCER, "host_gib": 0.0, "jobs": 1}
     for name, value in alone.items():
         if getattr(options, name) != value:
             option = name.replace("_", "-")

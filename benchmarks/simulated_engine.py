@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autellix.errors import UsageError
-from autellix.scheduler.balancers import balancer_named
+from autellix.scheduler.balancers import DEFAULT_BALANCER, balancer_named
 from autellix.scheduler.engine_model import EngineModel, preset_named
 from autellix.scheduler.service_history import ServiceHistory
 from autellix.scheduler.sim_host import HostMemory
@@ -33,7 +33,7 @@ class SimulatedEngine:
 
     model: EngineModel
     replicas: int = 1
-    balancer: str = "program"
+    balancer: str = DEFAULT_BALANCER
     memory: HostMemory | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     _loop: Simulation | None = None

@@ -20,7 +20,8 @@ from ..scheduler.balancers import Balancer
 from ..scheduler.tickets import Receipt
 from .continuation import Delivered, Rest, WayOn, rest_of, way_on
 from .protocols import EngineCall, EngineChunk, EngineStats
-from .replica_slot import ReplicaSlot, Restarts, StartReplica
+from .replica_slot import ReplicaSlot, StartReplica
+from .restarts import Restarts
 
 log = logging.getLogger("autellix")
 
@@ -102,7 +103,7 @@ class ReplicaPool:
             AutellixError: a new one did not come up.
         """
         new = [
-            ReplicaSlot(index, self._start, self._changed, self._restarts)
+            ReplicaSlot(index, self._start, self._changed, self._restarts, self._serves)
             for index in range(len(self.slots), replicas)
         ]
         self.slots.extend(new)
@@ -118,6 +119,9 @@ class ReplicaPool:
     def _changed(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
+
+    def _serves(self, index: int, stats: EngineStats) -> None:
+        self._balancer.replica_serves(index, seats=stats.seats, kv_tokens=stats.kv_tokens)
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────
 
@@ -168,30 +172,34 @@ class ReplicaPool:
         slot.calls.add(call_id)
         self._where[call_id] = slot
         stream = replica.generate(call)
+        receipt: Receipt | None = None
         try:
             async for chunk in stream:
                 slot.heard()
                 if chunk.receipt is not None:
-                    del self._where[call_id]
+                    receipt = chunk.receipt
+                    slot.answered = True
+                if chunk.output.finished:
+                    self._where.pop(call_id, None)
                 output = rest.of(chunk.output)
                 if output is not None:
                     yield EngineChunk(output=output, receipt=chunk.receipt)
         except ReplicaLostError:
             slot.lose(replica)
-            del self._where[call_id]
+            self._where.pop(call_id, None)
             raise
         finally:
             slot.calls.discard(call_id)
+            self._balancer.call_ended(call_id, receipt)
             await stream.aclose()
 
     async def _place(self, call: EngineCall) -> ReplicaSlot:
         """The replica for a call; waits while none serves but one may soon."""
-        ticket = call.ticket
         while True:
             news = self._news
             if any(slot.state == "serving" for slot in self.slots):
                 loads = [slot.load for slot in self.slots]
-                return self.slots[self._balancer.place(ticket.program, ticket.prompt_tokens, loads)]
+                return self.slots[self._balancer.place(call.ticket, loads)]
             if not self.is_serving:
                 raise EngineStoppedError(
                     "No replica serves any more; the engine's log says why. Start the run again."
@@ -207,7 +215,7 @@ class ReplicaPool:
 
     def forget(self, program: str) -> None:
         """See ``Engine.forget``."""
-        self._balancer.forget(program)
+        self._balancer.program_ended(program)
         for slot in self.slots:
             if slot.replica is not None:
                 slot.replica.forget(program)

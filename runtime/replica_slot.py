@@ -13,14 +13,16 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from autellix.errors import AutellixError
 
 from .protocols import Engine, EngineStats
+from .restarts import Losses, Restarts
 
 log = logging.getLogger("autellix")
+
+_SIZES_TIMEOUT_S = 10.0
 
 SlotState = Literal["starting", "serving", "lost", "draining", "stopped", "failed"]
 
@@ -40,26 +42,6 @@ class Replica(Engine, Protocol):
 StartReplica = Callable[[int], Awaitable[Replica]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restarts:
-    """When a lost replica is started again.
-
-    Attributes:
-        first_delay_s: before the second try in a row; the first comes at once. Then it doubles.
-        longest_delay_s: the most.
-        tries: in a row without success, before the place is given up.
-        settled_s: after so much time of service, seconds, a loss is the first one again.
-        stall_s: calls are under way and the replica has been silent: after so many seconds it is
-            asked whether it is there, and killed when it has not answered in as many.
-    """
-
-    first_delay_s: float = 1.0
-    longest_delay_s: float = 60.0
-    tries: int = 5
-    settled_s: float = 60.0
-    stall_s: float = 60.0
-
-
 class ReplicaSlot:
     """A place in the pool.
 
@@ -68,24 +50,33 @@ class ReplicaSlot:
         start: starts the replica of that index.
         changed: is called when the state has changed.
         restarts: when a lost replica is started again.
+        serves: is told the index and the sizes of each replica that begins to serve.
 
     Attributes:
         replica: the present one.
         state: see the module.
         calls: under way, by id.
+        answered: whether the present replica has answered a call.
         restarts_done: how often a replica was lost and replaced.
     """
 
     def __init__(
-        self, index: int, start: StartReplica, changed: Callable[[], None], restarts: Restarts
+        self,
+        index: int,
+        start: StartReplica,
+        changed: Callable[[], None],
+        restarts: Restarts,
+        serves: Callable[[int, EngineStats], None],
     ) -> None:
         self.index = index
         self.replica: Replica | None = None
         self.state: SlotState = "starting"
         self.calls: set[str] = set()
+        self.answered = False
         self.restarts_done = 0
         self._start = start
         self._changed = changed
+        self._serves = serves
         self._restarts = restarts
         self._heard_s = 0.0
         self._lost = asyncio.Event()
@@ -118,13 +109,15 @@ class ReplicaSlot:
         Raises:
             AutellixError: it did not come up.
         """
-        self._serve(await self._start(self.index))
+        await self._serve(await self._start(self.index))
         self._keeper = asyncio.create_task(self._keep(), name=f"replica {self.index}")
         self._watch = asyncio.create_task(self._watch_for_stalls(), name=f"stalls {self.index}")
 
-    def _serve(self, replica: Replica) -> None:
+    async def _serve(self, replica: Replica) -> None:
         self.replica = replica
+        self.answered = False
         self._lost.clear()
+        self._serves(self.index, await self._asked(replica, _SIZES_TIMEOUT_S))
         self.heard()
         self._enter("serving")
 
@@ -134,25 +127,28 @@ class ReplicaSlot:
 
     async def _keep(self) -> None:
         """Replace every replica that is lost, until the place is closed or given up."""
-        failures = 0
+        losses = Losses(self._restarts)
         while self.replica is not None:
-            served_since_s = time.monotonic()
+            began_s = time.monotonic()
             await self._until_lost(self.replica)
             await self.replica.kill()
-            if time.monotonic() - served_since_s >= self._restarts.settled_s:
-                failures = 0
+            losses.lost(after_s=time.monotonic() - began_s, answered=self.answered)
             log.warning(
                 "Replica %d was lost; its calls go to others, it is started again.", self.index
             )
-            while not await self._started_again(failures):
-                failures += 1
-                if failures >= self._restarts.tries:
-                    log.error(
-                        "Replica %d did not come up %d times; it is given up.", self.index, failures
-                    )
-                    self._enter("failed")
-                    return
-            failures += 1
+            while not losses.hopeless:
+                await asyncio.sleep(losses.delay_s)
+                if await self._started_again():
+                    break
+                losses.not_started()
+            else:
+                log.error(
+                    "Replica %d failed %d times in a row; it is given up.",
+                    self.index,
+                    losses.in_vain,
+                )
+                self._enter("failed")
+                return
 
     async def _until_lost(self, replica: Replica) -> None:
         found_dead = asyncio.create_task(replica.lost())
@@ -164,10 +160,7 @@ class ReplicaSlot:
             told.cancel()
         self._enter("lost")
 
-    async def _started_again(self, failures: int) -> bool:
-        if failures:
-            delay_s = self._restarts.first_delay_s * 2 ** (failures - 1)
-            await asyncio.sleep(min(delay_s, self._restarts.longest_delay_s))
+    async def _started_again(self) -> bool:
         self._enter("starting")
         try:
             replica = await self._start(self.index)
@@ -176,7 +169,7 @@ class ReplicaSlot:
             self._enter("lost")
             return False
         self.restarts_done += 1
-        self._serve(replica)
+        await self._serve(replica)
         return True
 
     async def _watch_for_stalls(self) -> None:
@@ -202,8 +195,12 @@ class ReplicaSlot:
         """The replica's state; empty where there is none to ask."""
         if self.replica is None or self.state not in ("serving", "draining"):
             return EngineStats()
+        return await self._asked(self.replica, timeout_s)
+
+    @staticmethod
+    async def _asked(replica: Replica, timeout_s: float) -> EngineStats:
         with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(self.replica.stats(), timeout_s)
+            return await asyncio.wait_for(replica.stats(), timeout_s)
         return EngineStats()
 
     async def drain(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from autellix.errors import SettingsError
 
-from ..scheduler.balancers import BALANCER_NAMES
+from ..scheduler.balancers import BALANCER_NAMES, DEFAULT_BALANCER
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.policies import POLICIES
 
@@ -61,7 +61,7 @@ class Settings:
     policy: str = "default"
     admission: bool | None = None
     replicas: int = 1
-    balancer: str = "program"
+    balancer: str = DEFAULT_BALANCER
     checkpointer: str | None = None
     journal: Path | None = None
     trace: Path | None = None

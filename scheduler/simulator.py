@@ -24,13 +24,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 
 from autellix.errors import InputError, SettingsError
 
 from .admission import Gate, receipt_with_hold
-from .balancers import Balancer, ProgramLocality
+from .balancers import DEFAULT_BALANCER, Balancer, balancer_named
 from .engine_model import EngineModel
 from .policies import policy_named
 from .process_table import ProcessTable
@@ -57,7 +58,7 @@ class Simulation:
         model: every replica's.
         policy: who runs next.
         replicas: how many.
-        balancer: places calls; Algorithm 2 of the paper if None.
+        balancer: places calls; the default one if None.
         memory: each replica's host tier for KV; None for none.
         on_call: is told of every call that has ended.
         longest_stretch: most steps taken at once; 1 for a comparison.
@@ -94,18 +95,21 @@ class Simulation:
         self.replicas = [
             Replica(
                 model,
-                policy.config,
+                replace(policy.config, replica=index),
                 prefix_cache=policy.prefix_cache,
                 memory=memory,
                 order=self._work_left,
                 longest_stretch=longest_stretch,
             )
-            for _ in range(replicas)
+            for index in range(replicas)
         ]
         self.gates = self._gates(policy, replicas, memory)
         self.table = ProcessTable(policy_named(policy.config.policy), history)
         self.result = SimResult(busy_s=[0.0] * replicas, calls_served=[0] * replicas)
-        self._balancer = balancer or ProgramLocality()
+        self._balancer = balancer or balancer_named(DEFAULT_BALANCER)
+        self._under_way = [0] * replicas
+        for index in range(replicas):
+            self._balancer.replica_serves(index, seats=model.seats, kv_tokens=model.kv_tokens)
         self._on_call = on_call
         self.now = 0.0
         self._stopped = False
@@ -232,8 +236,8 @@ class Simulation:
         )
         where = 0
         if len(self.replicas) > 1:
-            loads = [replica.load for replica in self.replicas]
-            where = self._balancer.place(name, prompt_tokens, loads)
+            where = self._balancer.place(ticket, self._under_way)
+        self._under_way[where] += 1
         self.table.call_placed(key, where)
         call = self._replica_call(program, index, ticket, where)
         if self._on_call is not None:
@@ -307,6 +311,8 @@ class Simulation:
             receipt = receipt_with_hold(receipt, call.passed)
         self.table.call_ended(receipt.call, now, receipt)
         self.result.calls_served[where] += 1
+        self._under_way[where] -= 1
+        self._balancer.call_ended(receipt.call, receipt)
         ready = program.call_ended(index, receipt, now)
         if self._on_call is not None:
             name = program.spec.name
@@ -325,7 +331,7 @@ class Simulation:
         """The program's last call has ended."""
         name = program.spec.name
         self.table.close(name)
-        self._balancer.forget(name)
+        self._balancer.program_ended(name)
         for where, replica in enumerate(self.replicas):
             replica.kv.program_ended(program, where)
         for where, gate in enumerate(self.gates):

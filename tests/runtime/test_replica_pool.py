@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autellix.errors import (
@@ -20,7 +20,7 @@ from autellix.errors import (
 )
 from autellix.runtime.protocols import EngineCall, EngineChunk, EngineStats
 from autellix.runtime.replica_pool import ReplicaPool, together
-from autellix.runtime.replica_slot import Restarts
+from autellix.runtime.restarts import Losses, Restarts
 from autellix.scheduler.balancers import LeastUsed, ProgramLocality
 from autellix.scheduler.tickets import Receipt, Ticket
 
@@ -209,6 +209,7 @@ def with_pool(
 
 
 @pytest.mark.parametrize("kind", ["DELTA", "CUMULATIVE", "FINAL_ONLY"])
+@settings(deadline=None)
 @given(deaths=st.lists(st.integers(0, 14), min_size=1, max_size=2), seed=st.sampled_from([None, 7]))
 def test_the_answer_is_the_same_whenever_replicas_are_lost(
     kind: str, deaths: list[int], seed: int | None
@@ -301,9 +302,16 @@ def test_another_answer_than_what_was_delivered_is_an_error_not_a_mixture() -> N
 
 
 def test_a_call_that_gets_nowhere_on_five_replicas_is_given_up() -> None:
-    fleet = Fleet([FakeReplica(0, dies_after=0) for _ in range(7)])
-    with pytest.raises(CallError, match="5 replicas were lost while they served this call"):
-        with_pool(fleet, lambda pool: answer(pool, call()))
+    fleet = Fleet([*(FakeReplica(0, dies_after=0) for _ in range(5)), FakeReplica(0)])
+
+    async def work(pool: ReplicaPool) -> Any:
+        with pytest.raises(CallError, match="5 replicas were lost while they served this call"):
+            await answer(pool, call())
+        return await answer(pool, call("next"))
+
+    restarts = Restarts(first_delay_s=0.0, longest_delay_s=0.0)
+    # It has not taken the place with it.
+    assert with_pool(fleet, work, restarts=restarts)[0] == right_answer()
 
 
 def test_two_hundred_calls_all_end_while_replicas_are_lost() -> None:
@@ -380,6 +388,52 @@ def test_one_that_hangs_under_calls_is_killed_and_its_calls_go_on() -> None:
         return await waiting
 
     assert with_pool(fleet, work, restarts=restarts)[0] == right_answer()
+
+
+def test_one_that_dies_right_after_each_start_is_given_up() -> None:
+    lives = [FakeReplica(0, dies_after=0) for _ in range(20)]
+    fleet = Fleet(lives, [FakeReplica(1)])
+
+    async def work(pool: ReplicaPool) -> list[int]:
+        for number in range(30):
+            if not pool.slots[0].may_serve_again:
+                break
+            for life in fleet.started:
+                life.gone.set() if life.index == 0 else None
+            await answer(pool, call(f"c{number}"))
+            await asyncio.sleep(0)
+        return (await answer(pool, call("last")))[0]
+
+    assert with_pool(fleet, work) == right_answer()
+    assert sum(life.index == 0 for life in fleet.started) == RESTARTS.tries
+
+
+def test_one_that_answers_calls_is_started_again_however_often_it_is_lost() -> None:
+    deaths = 4 * RESTARTS.tries
+    fleet = Fleet([FakeReplica(0) for _ in range(deaths + 1)])
+
+    async def work(pool: ReplicaPool) -> None:
+        for number in range(deaths):
+            await answer(pool, call(f"c{number}"))
+            fleet.started[-1].gone.set()
+            while pool.slots[0].restarts_done <= number:
+                await asyncio.sleep(0)
+
+    with_pool(fleet, work)
+    assert len(fleet.started) == deaths + 1
+
+
+def test_pauses_grow_with_losses_in_a_row_and_end_with_a_settled_one() -> None:
+    losses = Losses(Restarts(first_delay_s=1.0, longest_delay_s=5.0, tries=9, settled_s=60.0))
+    delays = []
+    for _ in range(5):
+        losses.lost(after_s=1.0, answered=True)
+        delays.append(losses.delay_s)
+    assert delays == [0.0, 1.0, 2.0, 4.0, 5.0]
+    losses.lost(after_s=61.0, answered=False)
+    assert (losses.delay_s, losses.in_vain) == (0.0, 0)
+    losses.not_started()
+    assert (losses.delay_s, losses.in_vain) == (1.0, 1)
 
 
 def test_if_one_does_not_start_the_others_are_stopped() -> None:
