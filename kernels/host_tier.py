@@ -6,7 +6,7 @@ Pure values and protocols; ``offload_manager`` implements them inside vLLM's eng
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Direction = Literal["store", "load"]
 """``store``: device to host (swap out). ``load``: host to device (swap in)."""
@@ -106,6 +106,21 @@ class HostTier(Protocol):
         """Measured bandwidth of finished moves."""
         ...
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that the KV of a token of context takes, over all cache groups and ranks."""
+        ...
+
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens of context that fit the pool."""
+        ...
+
+    @property
+    def used_share(self) -> float:
+        """Part of the pool that is taken by stored KV, 0 to 1."""
+        ...
+
     def name_program(self, request_id: str, program: str) -> None:
         """Say whose request this is; before the request is added to the engine."""
         ...
@@ -124,6 +139,10 @@ class HostTier(Protocol):
 
     def unpin(self, program: str) -> None:
         """Let the program's KV be evicted again, in its turn."""
+        ...
+
+    def observe(self, finished: Any) -> None:
+        """Take what a worker tells of moves that have ended into account."""
         ...
 
     def drop(self, program: str) -> int:

@@ -95,6 +95,21 @@ class ProgramManager(CPUOffloadingManager):
 
     # What schedulers ask: see HostTier.
 
+    @property
+    def token_bytes(self) -> int:
+        """See ``HostTier.token_bytes``."""
+        return round(sum(self._chunk_bytes / tokens for tokens in self._tokens_per_chunk))
+
+    @property
+    def capacity_tokens(self) -> int:
+        """See ``HostTier.capacity_tokens``."""
+        return self._num_chunks * self._chunk_bytes // self.token_bytes
+
+    @property
+    def used_share(self) -> float:
+        """See ``HostTier.used_share``."""
+        return len(self._lru.chunks) / self._num_chunks
+
     def name_program(self, request_id: str, program: str) -> None:
         """See ``HostTier.name_program``."""
         self._lru.name(request_id, program)

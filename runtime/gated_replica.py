@@ -49,6 +49,8 @@ class GatedReplica:
     async def before(cls, replica: Replica, config: SchedulerConfig) -> Replica:
         """The replica with a gate before it, where the settings ask for one and its size is known.
 
+        A host tier has all that the device has, and is room for programs as well.
+
         Args:
             replica: a running one.
             config: the scheduling settings it runs with.
@@ -56,7 +58,8 @@ class GatedReplica:
         if not config.admits:
             return replica
         stats = await replica.stats()
-        return cls(replica, Gate(config, stats.kv_tokens)) if stats.kv_tokens else replica
+        room_tokens = max(stats.kv_tokens, stats.kv_host_tokens)
+        return cls(replica, Gate(config, room_tokens)) if room_tokens else replica
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
         """See ``Engine.generate``; waits at the gate first."""

@@ -72,6 +72,7 @@ class EngineStats:
         preemptions, promotions, demotions, swaps: totals since the start.
         kv_tokens, block_tokens: size of the KV cache and of its blocks, tokens; 0 when unknown.
         token_budget: most tokens that one step computes; 0 when unknown.
+        kv_host_tokens: what the host KV tier holds, tokens; 0 where there is none.
     """
 
     running: int = 0
@@ -93,6 +94,7 @@ class EngineStats:
     kv_tokens: int = 0
     block_tokens: int = 0
     token_budget: int = 0
+    kv_host_tokens: int = 0
 
 
 class Engine(Protocol):

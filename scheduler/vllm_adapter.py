@@ -20,6 +20,8 @@ A request's life here:
 5. ``_free_request``: however a request ends, it passes here. vLLM puts what this returns on the
    last output, so the receipt goes out as ``kv_transfer_params["autellix"]``. Where no output is
    delivered (an abort, an error), the front asks: ``call_utility_async("autellix_receipt", call)``.
+6. Where the engine has the host tier for KV, its books are told what happens to calls and programs
+   (:mod:`.vllm_host_tier`).
 
 A request with ``n > 1`` reaches the scheduler as n requests with one ticket. Each has its own place
 and meters; the receipt on each one's last output is that of the call so far, so the last one to
@@ -31,7 +33,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, cast
 
@@ -42,7 +44,7 @@ from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.request import Request
 
 from autellix.errors import SettingsError
 
@@ -53,7 +55,9 @@ from .prefill_rate import PrefillRate
 from .rank_queue import RankQueue
 from .tickets import Receipt, Ticket
 from .victims import Victim
+from .vllm_host_tier import TierSide
 from .vllm_names import require_names
+from .vllm_room import VllmRoom
 
 RECEIPT_KEY = "autellix"
 _KEPT_RECEIPTS = 1024
@@ -67,6 +71,7 @@ class ProgramScheduler(AsyncScheduler):
     Attributes:
         core: the algorithm.
         prefill_rate: how long a prompt token takes here.
+        tier: the host tier for KV; None where there is none.
         now: the clock, seconds; a test may put its own here.
 
     Raises:
@@ -83,11 +88,15 @@ class ProgramScheduler(AsyncScheduler):
         extra = self.vllm_config.additional_config
         settings = extra.get(RECEIPT_KEY, {}) if isinstance(extra, dict) else {}
         self.now = time.monotonic
-        self._room = _Room(self)
+        self._room = VllmRoom(self)
         self._configure(SchedulerConfig.from_dict(settings))
         self._batch: dict[str, LiveCall] = {}
         self._dropped: list[LiveCall] = []
         self._cached_tokens: dict[str, int] = {}
+        self._costs: dict[str, _KvCost] = {}
+        self.tier = TierSide.beside(
+            self.connector, lambda: self.prefill_rate.token_s, self.requests
+        )
         self._requests_of: dict[str, int] = {}
         self._parts: dict[str, Receipt] = {}
         self._receipts: OrderedDict[str, Receipt] = OrderedDict()
@@ -113,6 +122,8 @@ class ProgramScheduler(AsyncScheduler):
             request.priority = call.rank
             call_id = call.ticket.call
             self._requests_of[call_id] = self._requests_of.get(call_id, 0) + 1
+            if self.tier is not None:
+                self.tier.comes(request_id, call.ticket.program)
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
@@ -140,6 +151,8 @@ class ProgramScheduler(AsyncScheduler):
         ran = scheduler_output.num_scheduled_tokens
         prompt_tokens = scheduler_output.total_num_scheduled_tokens - len(ran)
         self.prefill_rate.add(prompt_tokens, step_s, self.core.typical_step_s)
+        if self.tier is not None:
+            self.tier.observe(model_runner_output.kv_connector_output)
         return super().update_from_output(scheduler_output, model_runner_output)
 
     def _preempt_request(
@@ -150,6 +163,10 @@ class ProgramScheduler(AsyncScheduler):
         if call.seated:
             self.core.preempt(call, self.now(), "KV cache full")
         self._drop(call)
+        cost = self._costs.setdefault(call.key, _KvCost())
+        cost.lost_tokens = min(request.num_computed_tokens, request.num_tokens)
+        if self.tier is not None:
+            self.tier.keep(call.ticket.program, call.key)
         super()._preempt_request(request, timestamp, drop_stale_output)
 
     def _free_request(
@@ -196,6 +213,7 @@ class ProgramScheduler(AsyncScheduler):
             "kv_tokens": self.kv_cache_manager.block_pool.num_gpu_blocks * self.block_size,
             "block_tokens": self.block_size,
             "token_budget": self.max_num_scheduled_tokens,
+            **({} if self.tier is None else self.tier.stats()),
         }
 
     def autellix_configure(self, settings: dict[str, Any]) -> bool:
@@ -263,11 +281,26 @@ class ProgramScheduler(AsyncScheduler):
 
     def _join(self, request_id: str, ran: dict[str, int]) -> LiveCall:
         self._batch[request_id] = call = self.core.calls[request_id]
+        # vLLM has counted this step's tokens as computed by now.
+        found = self.requests[request_id].num_computed_tokens - ran[request_id]
         if not call.started:
-            # vLLM has counted this step's tokens as computed by now.
-            computed = self.requests[request_id].num_computed_tokens
-            self._cached_tokens[request_id] = computed - ran[request_id]
+            self._cached_tokens[request_id] = found
+        self._count_kv(call, found)
         return call
+
+    def _count_kv(self, call: LiveCall, found_tokens: int) -> None:
+        """A call has a seat: what of its KV was loaded, and what a preemption has cost it."""
+        loaded = 0 if self.tier is None else self.tier.arrived(call.key)
+        cost = self._costs.get(call.key)
+        if loaded and cost is None:
+            cost = self._costs[call.key] = _KvCost()
+        if cost is None:
+            return
+        cost.swapped_in_tokens += loaded
+        cost.recomputed_tokens += max(cost.lost_tokens - found_tokens, 0)
+        cost.lost_tokens = 0
+        if self.tier is not None:
+            self.tier.let_go(call.ticket.program, call.key)
 
     def _drop(self, call: LiveCall) -> None:
         if self._batch.pop(call.key, None) is not None:
@@ -283,6 +316,14 @@ class ProgramScheduler(AsyncScheduler):
             cached_tokens=self._cached_tokens.pop(call.key, 0),
             output_tokens=request.num_output_tokens,
         )
+        if self.tier is not None:
+            self.tier.ends(call.key, call.ticket.program)
+        if (cost := self._costs.pop(call.key, None)) is not None:
+            receipt = replace(
+                receipt,
+                swapped_in_tokens=cost.swapped_in_tokens,
+                recomputed_tokens=cost.recomputed_tokens,
+            )
         call_id = receipt.call
         others = self._requests_of.pop(call_id) - 1
         if others or call_id in self._parts:
@@ -297,52 +338,13 @@ class ProgramScheduler(AsyncScheduler):
         return receipt
 
 
-class _Room:
-    """The engine's capacity, as the core asks for it when it looks for victims."""
+@dataclass(slots=True)
+class _KvCost:
+    """What bringing a call's KV back has cost; ``lost_tokens`` it had when it lost its seat."""
 
-    def __init__(self, scheduler: ProgramScheduler) -> None:
-        self._scheduler = scheduler
-
-    @property
-    def free_seats(self) -> int:
-        scheduler = self._scheduler
-        # A paused session of streamed input is not running but keeps its seat.
-        taken = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
-        return scheduler.max_num_active_reqs - taken
-
-    @property
-    def free_blocks(self) -> int:
-        manager = self._scheduler.kv_cache_manager
-        watermark = manager.watermark_blocks if self._scheduler.running else 0
-        return manager.block_pool.get_num_free_blocks() - watermark
-
-    def may_start(self, call: LiveCall) -> bool:
-        request = self._scheduler.requests[call.key]
-        if request.num_stale_output_tokens and not request.drop_stale_output:
-            return False  # vLLM waits for the output that was in flight when it was stopped
-        return not self._scheduler._is_blocked_waiting_status(request.status)
-
-    def may_stop(self, call: LiveCall) -> bool:
-        return self._scheduler.requests[call.key].status == RequestStatus.RUNNING
-
-    def blocks_needed(self, call: LiveCall) -> int:
-        scheduler = self._scheduler
-        request = scheduler.requests[call.key]
-        need = scheduler._request_remaining_blocks(request)
-        if need <= self.free_blocks or request.num_computed_tokens:
-            return need
-        # Blocks of the prefix that other calls hold need not be free.
-        found = scheduler.kv_cache_manager.get_computed_blocks(request)[0]
-        return need - sum(block.ref_cnt > 0 for group in found.blocks for block in group)
-
-    def blocks_freed(self, call: LiveCall) -> int:
-        # With steps in flight vLLM may free them a step later; the waiting call still comes first.
-        held = self._scheduler.kv_cache_manager.get_blocks(call.key)
-        return sum(block.ref_cnt == 1 for group in held.blocks for block in group)
-
-    def seconds_back(self, call: LiveCall) -> float:
-        scheduler = self._scheduler
-        return scheduler.requests[call.key].num_computed_tokens * scheduler.prefill_rate.token_s
+    swapped_in_tokens: int = 0
+    recomputed_tokens: int = 0
+    lost_tokens: int = 0
 
 
 def _ticket_of(request: Request) -> Ticket:
@@ -366,6 +368,8 @@ def _merged(first: Receipt | None, second: Receipt) -> Receipt:
         longest,
         preemptions=first.preemptions + second.preemptions,
         output_tokens=first.output_tokens + second.output_tokens,
+        swapped_in_tokens=first.swapped_in_tokens + second.swapped_in_tokens,
+        recomputed_tokens=first.recomputed_tokens + second.recomputed_tokens,
     )
 
 
