@@ -18,6 +18,8 @@ The rules, in the order of a call's life. Levels count from 0 here and from 1 in
 5. When seats or KV blocks are short, running calls give way to better-placed waiting ones, where it
    pays (:mod:`.preemption`).
 6. A call leaves with a receipt.
+7. With calls of several tenants, those of a tenant that has had more than its share come after all
+   others (:mod:`.tenant_shares`); among equals rule 2 holds.
 
 Starvation bound: a call below the best level that waits is promoted, at the latest, in the first
 policy run after it has waited ``beta * (T + t) - (W + w)`` seconds more.
@@ -41,11 +43,14 @@ from .policies import policy_named
 from .preemption import Preemption
 from .promotion import Promotions, Starved
 from .service_clock import ServiceClock
+from .tenant_shares import TenantShares
 from .tickets import Receipt, Ticket
 from .victims import Capacity, Victim
 
-# A rank is one whole number: level, program's number (0 without ties by program), entry.
-_LEVEL_SHIFT, _PROGRAM_SHIFT = 80, 40
+# A rank is one whole number: tenant ahead or not, level, program's number (0 without ties by
+# program), entry.
+_AHEAD_SHIFT, _LEVEL_SHIFT, _PROGRAM_SHIFT = 96, 80, 40
+_LEVEL_MASK = (1 << _AHEAD_SHIFT - _LEVEL_SHIFT) - 1
 
 
 class Quiet(NamedTuple):
@@ -55,8 +60,8 @@ class Quiet(NamedTuple):
         service_s: until a call has used up its quantum, seconds charged.
         time_s: until a waiting call is to be looked at for promotion, seconds.
         steps: until the levels may have to follow the engine's typical step.
-        contested: waiting calls stand so much better than running ones that these may have to give
-            way at any run of the policy.
+        contested: at any run of the policy running calls may have to give way to waiting ones that
+            stand so much better, or a tenant may come to be ahead of another.
     """
 
     service_s: float
@@ -100,6 +105,7 @@ class Scheduler:
         self._running: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
         self._waiting: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
         self._preemption = Preemption(config, self._waiting, self._running, self._clock)
+        self._tenants = TenantShares()
 
     # What the engine tells.
 
@@ -125,6 +131,7 @@ class Scheduler:
             known = ticket.program_number >= 0
             call.program_number = ticket.program_number if known else self._latest_program
         self.calls[key] = program.calls[key] = call
+        call.tenant = self._tenants.arrive(call, ticket, self._lead_s)
         level = self._first_level(ticket)
         self._enter(call, level, now)
         self._waiting[level][call] = None
@@ -160,6 +167,7 @@ class Scheduler:
         """
         step_s = self._clock.charge(now)
         if step_s:
+            self._tenants.charge(step_s)
             if steps == 1:
                 self._typical.add(step_s)
             else:
@@ -175,6 +183,7 @@ class Scheduler:
         call.waiting_since_s = now
         call.preemptions += 1
         self.preemptions += 1
+        self._tenants.unseat(call.tenant, self._lead_s)
         del self._running[call.level][call]
         self._waiting[call.level][call] = None
         call.log(now, "preemption", reason)
@@ -204,6 +213,7 @@ class Scheduler:
         wait_s = self.wait(call, now)
         service_s = self._clock.remove(call)
         call.gone = True
+        self._tenants.leave(call.tenant, call, seated=call.seated)
         del (self._running if call.seated else self._waiting)[call.level][call]
         del self.calls[call.key]
         call.log(now, "leave", reason)
@@ -220,13 +230,14 @@ class Scheduler:
     # What the policy does.
 
     def tick(self, now: float) -> list[LiveCall]:
-        """Run the policy (rules 3 and 4); call it every ``policy_interval`` steps.
+        """Run the policy (rules 3, 4 and 7); call it every ``policy_interval`` steps.
 
         Returns:
             The calls whose rank is another one now.
         """
+        stepped = self._follow_shares() if self._tenants.contested else []
         if not self.policy.multilevel:
-            return []
+            return stepped
         if self.config.first_quantum_s is None and self._typical.has_left(self._level_step_s):
             # Live calls keep the level and the quantum they have; later moves use the new ones.
             self._level_step_s = self._typical.step_s
@@ -237,7 +248,7 @@ class Scheduler:
         for starved in self._promotions.due(now):
             self._promote(starved, now)
             moved.append(starved.call)
-        return moved
+        return moved + stepped if stepped else moved
 
     def victims(self, capacity: Capacity, now: float) -> list[Victim]:
         """The running calls that should give way now (rule 5); tell :meth:`preempt` of each."""
@@ -259,15 +270,21 @@ class Scheduler:
 
     def quiet(self, now: float) -> Quiet:
         """How long :meth:`tick` and :meth:`victims` have nothing to do if nothing else happens."""
+        contested = self._tenants.contested
         if not self.policy.multilevel:
-            return _FOR_EVER
+            return _FOR_EVER._replace(contested=contested)
         follows = self.config.first_quantum_s is None
         return Quiet(
             service_s=self._clock.until_alarm_s,
             time_s=self._promotions.next_review_s - now,
             steps=self._typical.left_in_window if follows else math.inf,
-            contested=self._preemption.contested,
+            contested=contested or self._preemption.contested,
         )
+
+    @property
+    def several_tenants(self) -> bool:
+        """Whether calls of more than one tenant have come: then any policy is to run."""
+        return self._tenants.several
 
     @property
     def running_by_level(self) -> list[int]:
@@ -294,7 +311,8 @@ class Scheduler:
         for key, call in self.calls.items():
             assert call.key == key and not call.gone, call
             assert call.program.calls[key] is call, call
-            assert call.rank >> _LEVEL_SHIFT == call.level, call
+            assert call.rank >> _LEVEL_SHIFT & _LEVEL_MASK == call.level, call
+            assert call.rank >> _AHEAD_SHIFT == call.tenant.ahead, call
             assert call.levels[-1] == call.level + 1, call
             assert call.started or not call.seated, call
             assert call in (self._running if call.seated else self._waiting)[call.level], call
@@ -306,6 +324,7 @@ class Scheduler:
         live = sum(len(program.calls) for program in self._promotions.programs.values())
         assert live == len(self.calls), "a program was forgotten or kept too long"
         assert all(program.calls for program in self._promotions.programs.values())
+        self._tenants.check()
 
     # How it is done.
 
@@ -332,7 +351,7 @@ class Scheduler:
         call.level = level
         call.placed_s = now
         place = (level << _LEVEL_SHIFT) + (call.program_number << _PROGRAM_SHIFT)
-        call.rank = place + next(self._entries)
+        call.rank = (call.tenant.ahead << _AHEAD_SHIFT) + place + next(self._entries)
         call.levels.append(level + 1)
         quantum_s = self.levels.quanta[level]
         if call.ticket.course and level < len(self.levels.bounds):
@@ -356,12 +375,26 @@ class Scheduler:
         if not self._clock.in_flight(call):
             call.waited_s = self.wait(call, now)
         call.seated = True
+        self._tenants.seat(call.tenant)
         call.seat_service_s = self._clock.service(call)
         del self._waiting[call.level][call]
         self._running[call.level][call] = None
         reason = f"waited {call.waited_s - before_s:.3g} s"
         call.log(now, "resume" if call.started else "dispatch", reason)
         call.started = True
+
+    @property
+    def _lead_s(self) -> float:
+        """By how much a tenant may be ahead, seconds: a quantum of the best level for each seat."""
+        seated = sum(map(len, self._running))
+        return self.config.quantum_steps * self.typical_step_s * max(seated, 1)
+
+    def _follow_shares(self) -> list[LiveCall]:
+        """The calls of tenants that have come to be ahead, or are so no more."""
+        moved = [call for tenant in self._tenants.review(self._lead_s) for call in tenant.calls]
+        for call in moved:
+            call.rank ^= 1 << _AHEAD_SHIFT
+        return moved
 
     def _demote(self, call: LiveCall, now: float) -> None:
         used_up_s = call.quantum_s

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from .tickets import Decision, DecisionKind, Receipt, Ticket
+
+if TYPE_CHECKING:
+    from .tenant_shares import TenantLoad
 
 
 class ProgramTotals:
@@ -33,6 +37,7 @@ class LiveCall:
         ticket: as it came.
         key: unique among live calls; the ticket's call id unless the engine has its own.
         program: totals that the call shares with its program's other live calls.
+        tenant: on whose behalf it is, and what that one has had.
         level: from 0, best first.
         program_number: its program's place among programs where the level ties by program, else 0.
         rank: orders all calls: by level, by program, then by entry into the level.
@@ -82,6 +87,7 @@ class LiveCall:
         "seated",
         "served_s",
         "started",
+        "tenant",
         "ticket",
         "waited_s",
         "waiting_since_s",
@@ -93,6 +99,7 @@ class LiveCall:
         self.ticket = ticket
         self.key = key
         self.program = program
+        self.tenant: TenantLoad
         self.arrived_s = now
         self.level = 0
         self.program_number = 0

@@ -10,7 +10,8 @@ Starting over costs work, so nobody loses a seat lightly:
    of its level. What it costs is the time until the victim's KV is back, and while it is computed
    again every seated call waits for that. So a victim is taken only where
    ``seconds_back * seated calls <= lower bound of its level``.
-4. Worst level first; in a level, the one whose KV is back soonest (:mod:`.victims`).
+4. Calls of a tenant that is ahead of its share make nobody give way.
+5. Worst level first; in a level, the one whose KV is back soonest (:mod:`.victims`).
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Preemption:
         """Waiting calls, best first, that have stood in their place since then."""
         for calls in self._waiting:
             for call in sorted(calls, key=_RANK):
-                if not capacity.may_start(call):
+                if call.tenant.ahead or not capacity.may_start(call):
                     continue
                 if call.placed_s > before_s or call.waiting_since_s > before_s:
                     return  # it comes before the others and would take the room made for them

@@ -32,6 +32,8 @@ class Ticket:
         program_number: place of the program in the order in which programs came, from 0; -1 where
             that is not known: the call then stands as if its program had come last.
         course: where the call stands as it goes on, see :mod:`.course`; empty: by attained service.
+        tenant: on whose behalf; empty where there is but one.
+        share: of the engine that the tenant has against others, see :mod:`.tenant_shares`.
     """
 
     program: str
@@ -42,6 +44,8 @@ class Ticket:
     prompt_tokens: int = 0
     program_number: int = -1
     course: tuple[float, ...] = ()
+    tenant: str = ""
+    share: float = 1.0
 
     def to_flat(self) -> dict[str, str | int | float | list[float]]:
         """The ticket as a flat dictionary with prefixed keys (vLLM's ``extra_args``)."""
