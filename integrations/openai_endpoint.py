@@ -13,34 +13,31 @@ An ASGI application around the engine's own. In the order of a request's life:
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hmac
-import json
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from autellix.errors import AutellixError
 
-from ..runtime.protocols import CallEnd
 from .openai_calls import CALL_HEADER
+from .openai_exchange import (
+    GONE,
+    STOPPED,
+    App,
+    Exchange,
+    Receive,
+    Send,
+    cleaned,
+    header_of,
+    request_object,
+    send_error,
+)
 from .recorder import Recorder
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 CALL_ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
 PLAIN_ROUTES = ("/v1/models", "/health")
-# What a client says of scheduling, or of how replicas pass on what they hold, is not its to say.
-_OURS = ("priority", "session_id", "request_id", "kv_transfer_params", "kv_hints")
-_TICKET_PREFIX = "autellix_"
-_HEADERS_PASSED_ON = (b"host", b"content-type", b"accept", b"user-agent")
-_STOPPED = "The call was stopped: its program has ended or has given it up."
-_GONE = 499  # the client has closed the request; OpenAI's clients do not try such a one again
 
 
 class CallDesk(Protocol):
@@ -81,13 +78,13 @@ class OpenAIEndpoint:
         self._desk = desk
         self._key = key.encode()
         self._serving: set[str] = set()
-        self._exchanges: set[_Exchange] = set()
+        self._exchanges: set[Exchange] = set()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one request."""
         refused = self._refusal(scope)
         if refused is not None:
-            await _send_error(send, *refused)
+            await send_error(send, *refused)
         elif scope["path"] in PLAIN_ROUTES:
             await self._desk.application()(scope, receive, send)
         else:
@@ -101,7 +98,7 @@ class OpenAIEndpoint:
     # ── who may call ─────────────────────────────────────────────────────────────────────────
 
     def _refusal(self, scope: Any) -> tuple[int, str, str] | None:
-        sent = _header(scope, b"authorization").removeprefix(b"Bearer ").strip()
+        sent = header_of(scope, b"authorization").removeprefix(b"Bearer ").strip()
         if not hmac.compare_digest(sent, self._key):
             what = "Wrong API key" if sent else "No API key"
             return (
@@ -125,22 +122,18 @@ class OpenAIEndpoint:
     # ── which call it is, and how it ends ────────────────────────────────────────────────────
 
     async def _call(self, scope: Any, receive: Receive, send: Send) -> None:
-        body = await _read(receive)
-        if body is None:
-            return
         try:
-            request = json.loads(body)
-            if not isinstance(request, dict):
-                raise ValueError("it is no object")
+            request = await request_object(receive)
         except ValueError as fault:
-            text = f"The body of the request is not a JSON object: {fault}."
-            await _send_error(send, 400, text, "invalid_json")
+            await send_error(send, 400, str(fault), "invalid_json")
+            return
+        if request is None:
             return
         model = self._desk.model_for(request.get("model"))
-        exchange = _Exchange(_cleaned(request, model), receive, send)
-        named = _header(scope, CALL_HEADER.encode()).decode("latin-1")
+        exchange = Exchange(cleaned(request, model), receive, send)
+        named = header_of(scope, CALL_HEADER.encode()).decode("latin-1")
         if named and self._desk.is_over(named):
-            await _send_error(send, _GONE, _STOPPED, "call_stopped")
+            await send_error(send, GONE, STOPPED, "call_stopped")
             return
         call, own = self._identify(named, model)
         self._exchanges.add(exchange)
@@ -171,138 +164,6 @@ class OpenAIEndpoint:
         return call or secrets.token_hex(16), True
 
 
-class _Exchange:
-    """One request and its reply, seen from between the client and the application."""
-
-    def __init__(self, body: bytes, receive: Receive, send: Send) -> None:
-        self._body: bytes | None = body
-        self._length = len(body)
-        self._receive = receive
-        self._send = send
-        self._loop = asyncio.get_running_loop()
-        self._stopped = asyncio.Event()
-        self._code = 0
-        self._left = self._complete = False
-        self.error: str | None = None
-
-    @property
-    def status(self) -> CallEnd:
-        """How the call ended."""
-        if self._stopped.is_set() or (self._left and not self._complete):
-            return "aborted"
-        return "failed" if self.error else "done"
-
-    def stop(self) -> None:
-        """End it as if the client had gone."""
-        self._stopped.set()
-
-    def stop_from_anywhere(self) -> None:
-        """As ``stop``, from any thread."""
-        with contextlib.suppress(RuntimeError):  # the engine has stopped, and its loop with it
-            self._loop.call_soon_threadsafe(self._stopped.set)
-
-    def scope(self, scope: Any) -> Any:
-        """The request's scope, with the headers that may pass."""
-        headers = [(k, v) for k, v in scope["headers"] if k.lower() in _HEADERS_PASSED_ON]
-        headers.append((b"content-length", str(self._length).encode()))
-        return {**scope, "headers": headers}
-
-    async def receive(self) -> Message:
-        """The body at once; then nothing, until the client leaves or the call is stopped."""
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
-        leaving = asyncio.ensure_future(self._receive())
-        stopping = asyncio.ensure_future(self._stopped.wait())
-        try:
-            await asyncio.wait({leaving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-            stopping.cancel()
-        self._left = True
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        """Pass the reply on, and note what it says of the call."""
-        if self._stopped.is_set():
-            return
-        if message["type"] == "http.response.start":
-            self._code = message["status"]
-        body = message.get("body", b"")
-        if body and (self._code >= 400 or body.startswith(b'data: {"error"')):
-            self.error = _error_text(body)
-        self._complete = message["type"] == "http.response.body" and not message.get("more_body")
-        await self._send(message)
-
-    async def finish(self) -> None:
-        """Tell a client that is still there that its call was stopped."""
-        if self._complete or not self._stopped.is_set():
-            return
-        if not self._code:
-            await _send_error(self._send, _GONE, _STOPPED, "call_stopped")
-            return
-        await self._break_off(_STOPPED, "call_stopped")
-
-    async def fail(self, text: str) -> None:
-        """Tell the client that the engine cannot serve it."""
-        self.error = text
-        if not self._code:
-            await _send_error(self._send, 503, text, "engine_unavailable")
-        else:
-            await self._break_off(text, "engine_unavailable")
-
-    async def _break_off(self, text: str, code: str) -> None:
-        event = f"data: {json.dumps(_error(text, code))}\n\n".encode()
-        await self._send({"type": "http.response.body", "body": event, "more_body": False})
-
-
 def new_key() -> str:
     """A key for one run."""
     return f"autellix-{secrets.token_urlsafe(32)}"
-
-
-def _cleaned(request: dict[str, Any], model: str) -> bytes:
-    """The request as the engine may see it."""
-    kept = {name: value for name, value in request.items() if name not in _OURS}
-    kept["model"] = model
-    extra = kept.get("vllm_xargs")
-    if isinstance(extra, dict):
-        kept["vllm_xargs"] = {k: v for k, v in extra.items() if not k.startswith(_TICKET_PREFIX)}
-    return json.dumps(kept).encode()
-
-
-def _header(scope: Any, name: bytes) -> bytes:
-    return next((value for key, value in scope["headers"] if key.lower() == name), b"")
-
-
-async def _read(receive: Receive) -> bytes | None:
-    """The body; None where the client leaves before it is complete."""
-    body = b""
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            return body
-
-
-def _error(text: str, code: str) -> dict[str, Any]:
-    return {
-        "error": {"message": text, "type": "invalid_request_error", "param": None, "code": code}
-    }
-
-
-async def _send_error(send: Send, status: int, text: str, code: str) -> None:
-    body = json.dumps(_error(text, code)).encode()
-    headers = [(b"content-type", b"application/json"), (b"x-should-retry", b"false")]
-    headers.append((b"content-length", str(len(body)).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-def _error_text(body: bytes) -> str:
-    try:
-        return str(json.loads(body.removeprefix(b"data: "))["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return body.decode("utf-8", "replace")[:200]

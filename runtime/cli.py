@@ -15,8 +15,10 @@ from rich.console import Console
 
 from autellix.errors import UsageError
 
+from . import cli_options as options
 from .interrupts import INTERRUPTED
 from .plain_errors import PlainGroup, plain_errors
+from .serve_command import SERVE_EXAMPLES, serve
 from .trace_command import trace_app
 
 app = typer.Typer(
@@ -69,6 +71,7 @@ def _version(wanted: bool) -> None:
 
 
 app.add_typer(trace_app, name="trace")
+app.command(epilog=SERVE_EXAMPLES)(serve)
 
 
 @app.callback()
@@ -115,63 +118,15 @@ def run(
         int,
         typer.Option(envvar="AUTELLIX_CONCURRENCY", min=1, help="Programs at the same time."),
     ] = 8,
-    model: Annotated[
-        str | None,
-        typer.Option(envvar="AUTELLIX_MODEL", help="Any model vLLM serves. [embedded model]"),
-    ] = None,
-    engine: Annotated[
-        str | None, typer.Option(envvar="AUTELLIX_ENGINE", help="Kind of engine. [vllm]")
-    ] = None,
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="AUTELLIX_ENGINE_ARG",
-            metavar="KEY=VALUE",
-            help="Argument of vLLM's engine; repeatable.",
-        ),
-    ] = None,
-    model_map: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="AUTELLIX_MODEL_MAP",
-            metavar="NAME=TARGET",
-            help="Which model answers to a name that programs use; repeatable.",
-        ),
-    ] = None,
-    kv_host_gib: Annotated[
-        float | None,
-        typer.Option(
-            envvar="AUTELLIX_KV_HOST_GIB",
-            metavar="N",
-            help="Host memory that keeps KV, GiB. [half of what is free; 0 without a GPU]",
-        ),
-    ] = None,
-    policy: Annotated[
-        str | None,
-        typer.Option(
-            envvar="AUTELLIX_POLICY",
-            help="default, fcfs, program-fcfs, mlfq, plas, atlas, adaptive or gittins. [default]",
-        ),
-    ] = None,
-    admission: Annotated[
-        bool | None,
-        typer.Option(
-            "--admission/--no-admission",
-            envvar="AUTELLIX_ADMISSION",
-            help="Run only programs whose KV fits the cache, once it thrashes. [by policy]",
-        ),
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(envvar="AUTELLIX_REPLICAS", help="Engines that share the calls. [1]"),
-    ] = None,
-    balancer: Annotated[
-        str | None,
-        typer.Option(
-            envvar="AUTELLIX_BALANCER",
-            help="Which of them serves a call: program, least-used or round-robin. [program]",
-        ),
-    ] = None,
+    model: options.Model = None,
+    engine: options.Engine = None,
+    engine_arg: options.EngineArg = None,
+    model_map: options.ModelMap = None,
+    kv_host_gib: options.KvHostGib = None,
+    policy: options.Policy = None,
+    admission: options.Admission = None,
+    replicas: options.Replicas = None,
+    balancer: options.Balancer = None,
     checkpointer: Annotated[
         str | None,
         typer.Option(
@@ -196,24 +151,9 @@ def run(
             help="What the thread's interrupt() returns: JSON or text.",
         ),
     ] = None,
-    journal: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="AUTELLIX_JOURNAL",
-            help="Keeps what threads have used up. [in the user's state folder]",
-        ),
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(envvar="AUTELLIX_TRACE", help="Write a trace to this file.")
-    ] = None,
-    record_content: Annotated[
-        bool,
-        typer.Option(
-            "--record-content",
-            envvar="AUTELLIX_RECORD_CONTENT",
-            help="Keep prompts and answers in the trace and in spans.",
-        ),
-    ] = False,
+    journal: options.Journal = None,
+    trace: options.Trace = None,
+    record_content: options.RecordContent = False,
     live: Annotated[
         bool | None,
         typer.Option(
@@ -235,9 +175,7 @@ def run(
     quiet: Annotated[
         bool, typer.Option(envvar="AUTELLIX_QUIET", help="No progress line, no table.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks and the engine's own log.")
-    ] = False,
+    debug: options.EngineDebug = False,
 ) -> None:
     """Run a program, or one per input, on an engine that schedules programs as a whole."""
     from .run_command import RunRequest, run_request
@@ -294,18 +232,8 @@ _CALIBRATE_EXAMPLES = """[bold]Examples[/bold]
 
 @app.command(epilog=_CALIBRATE_EXAMPLES)
 def calibrate(
-    model: Annotated[
-        str | None,
-        typer.Option(envvar="AUTELLIX_MODEL", help="Any model vLLM serves. [embedded model]"),
-    ] = None,
-    engine_arg: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="AUTELLIX_ENGINE_ARG",
-            metavar="KEY=VALUE",
-            help="Argument of vLLM's engine; repeatable.",
-        ),
-    ] = None,
+    model: options.Model = None,
+    engine_arg: options.EngineArg = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE.json", help="Write the preset there."),
@@ -317,9 +245,7 @@ def calibrate(
         bool, typer.Option("--json", help="The preset and all that was measured on stdout.")
     ] = False,
     quiet: Annotated[bool, typer.Option(envvar="AUTELLIX_QUIET", help="No progress.")] = False,
-    debug: Annotated[
-        bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks and the engine's own log.")
-    ] = False,
+    debug: options.EngineDebug = False,
 ) -> None:
     """Measure the engine's steps on this machine, and model it for the simulator.
 
@@ -368,7 +294,7 @@ def top(
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="One picture, then leave.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One snapshot as JSON.")] = False,
-    debug: Annotated[bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks.")] = False,
+    debug: options.Debug = False,
 ) -> None:
     """Watch a run that is under way in another process."""
     from .top_command import TopRequest
@@ -382,7 +308,7 @@ def top(
 @app.command()
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
-    debug: Annotated[bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks.")] = False,
+    debug: options.Debug = False,
 ) -> None:
     """Check this machine, and say how to mend what is wrong."""
     from .doctor import exit_code, render, run_doctor, to_json

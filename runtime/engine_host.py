@@ -46,8 +46,11 @@ class EngineHost:
         self._stopped = False
 
     @classmethod
-    def start(cls, settings: Settings) -> EngineHost:
+    def start(cls, settings: Settings, *, metrics: bool = False) -> EngineHost:
         """Find the model, start the engine's processes and wait until they serve.
+
+        Args:
+            metrics: whether vLLM's own metrics are kept, in prometheus_client's registry.
 
         Raises:
             ModelError, EngineStartError, SettingsError, VersionError: what they say.
@@ -56,7 +59,7 @@ class EngineHost:
         model = resolve_model(settings.model, progress=not settings.quiet)
         loop = EngineLoop()
         try:
-            engine, chat, processes = loop.run(_start(settings, str(model), served_name))
+            engine, chat, processes = loop.run(_start(settings, str(model), served_name, metrics))
         except BaseException:
             # Interrupted or failed half-way: what has been spawned so far ends here, and the rest
             # of the start, which may be in the middle of an import, is not waited for.
@@ -83,16 +86,19 @@ class EngineHost:
             self._processes.close()
 
 
-async def _start(settings: Settings, model: str, served_name: str) -> _Engine:
+async def _start(settings: Settings, model: str, served_name: str, metrics: bool) -> _Engine:
     set_engine_environment(debug=settings.debug, replicas=settings.replicas)
     from .chat_service import ChatService
     from .host_tier import with_host_tier
+    from .vllm_metrics import ReplicaMetrics
     from .vllm_replica import VllmReplica, check_memory, devices_of
 
     await asyncio.sleep(0)  # the imports took seconds: who has given up since gets no engine
     check_memory(settings.replicas)
     processes = EngineProcesses(debug=settings.debug)
     arguments = with_host_tier(settings.engine_args, settings.kv_host_gib, settings.replicas)
+
+    kept = ReplicaMetrics(settings.replicas) if metrics else None
 
     async def start(index: int) -> Replica:
         config = replace(settings.scheduler_config(), replica=index)
@@ -103,6 +109,7 @@ async def _start(settings: Settings, model: str, served_name: str) -> _Engine:
             served_name=served_name,
             processes=processes,
             devices=devices_of(index, settings.replicas, settings.engine_args),
+            stat_logger=kept and kept.logger_for(index),
         )
         return await GatedReplica.before(replica, config)
 

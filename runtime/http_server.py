@@ -1,4 +1,4 @@
-"""An ASGI application served over HTTP on this machine only, by the engine's event loop."""
+"""An ASGI application served over HTTP by the engine's event loop."""
 
 from __future__ import annotations
 
@@ -6,35 +6,65 @@ import asyncio
 import contextvars
 import logging
 import socket
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from autellix.errors import EngineStartError
 
 from .engine_loop import EngineLoop
 
-_HOST = "127.0.0.1"
+if TYPE_CHECKING:
+    from .bounded_http import Bounds
+
+LOOPBACK = "127.0.0.1"
 # Longer than clients keep theirs: a server that closes first can do so under a request.
 _KEEP_ALIVE_S = 300
 _GRACE_S = 1
 _STOP_TIMEOUT_S = 5.0
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to serve, and how.
+
+    Attributes:
+        host: an address of this machine, or a name of one.
+        port: 0 for any that is free.
+        bounds: for connections from outside; None trusts them.
+        connections: how many there may be at once; None for any number.
+        certificate, certificate_key: files for TLS; None for plain HTTP.
+    """
+
+    host: str = LOOPBACK
+    port: int = 0
+    bounds: Bounds | None = None
+    connections: int | None = None
+    certificate: Path | None = None
+    certificate_key: Path | None = None
+
+    @property
+    def scheme(self) -> str:
+        """Of its URL."""
+        return "http" if self.certificate is None else "https"
 
 
 class HttpServer:
     """Has an address from the start; serves between ``start`` and ``stop``.
 
     Until then connections are refused rather than kept waiting.
+
+    Args:
+        address: where; by default any free port of this machine that no other machine reaches.
+
+    Raises:
+        EngineStartError: the address cannot be had.
     """
 
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            self._socket.bind((_HOST, 0))
-        except OSError as cause:
-            self._socket.close()
-            raise EngineStartError(
-                f"No port on {_HOST} for the OpenAI endpoint: {cause}. It needs the loopback "
-                "interface of this machine."
-            ) from cause
+    def __init__(self, address: Address | None = None) -> None:
+        self.address = address or Address()
+        self._socket = _bound(self.address.host, self.address.port)
         self.port: int = self._socket.getsockname()[1]
         self._server: Any = None
         self._task: asyncio.Task[None] | None = None
@@ -43,7 +73,9 @@ class HttpServer:
     @property
     def url(self) -> str:
         """Its address, without a path."""
-        return f"http://{_HOST}:{self.port}"
+        host = self.address.host
+        host = f"[{host}]" if ":" in host else host
+        return f"{self.address.scheme}://{host}:{self.port}"
 
     @property
     def is_serving(self) -> bool:
@@ -74,12 +106,24 @@ class HttpServer:
                 await super().startup(sockets)
                 up.set()
 
+        address = self.address
+        http: Any = "auto"
+        if address.bounds is not None:
+            from .bounded_http import bounded_protocol
+
+            http = bounded_protocol(address.bounds)
         config = uvicorn.Config(
             application,
+            http=http,
             lifespan="off",
             ws="none",
             log_config=None,
             access_log=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            limit_concurrency=address.connections,
+            ssl_certfile=address.certificate,
+            ssl_keyfile=address.certificate_key,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
         )
@@ -94,6 +138,35 @@ class HttpServer:
             await self._task
             raise EngineStartError("The OpenAI endpoint did not start.")
         self._server = server
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, number, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, number)
+    except OSError as cause:
+        raise EngineStartError(
+            f"This machine has no address {host!r} to serve at: {cause}. 127.0.0.1 serves this "
+            "machine alone, 0.0.0.0 all its networks."
+        ) from cause
+    try:
+        if port:  # not for a port of the system's choice, which must be nobody else's
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(where)
+    except OSError as cause:
+        made.close()
+        if port:
+            raise EngineStartError(
+                f"Port {port} of {host} cannot be had: {cause}. Another program may serve there; "
+                "give another --port."
+            ) from cause
+        raise EngineStartError(
+            f"No port on {host} for the OpenAI endpoint: {cause}. It needs the loopback "
+            "interface of this machine."
+        ) from cause
+    return made
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -74,7 +74,7 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
     """
     console = Console(stderr=True)
     with ExitStack() as stack:
-        stack.enter_context(_logging_to(console, settings.debug))
+        stack.enter_context(logging_to(console, settings.debug))
         command = _RunCommand(request, settings, console, stack.enter_context(Interrupts()))
         session = Session(settings, host)
         stack.callback(session.close)
@@ -265,7 +265,8 @@ class _RunCommand:
 
 
 @contextmanager
-def _logging_to(console: Console, debug: bool) -> Iterator[None]:
+def logging_to(console: Console, debug: bool) -> Iterator[None]:
+    """Inside, our own messages go to the terminal."""
     handler = RichHandler(console=console, show_path=debug, show_time=debug)
     logger = logging.getLogger("autellix")
     logger.addHandler(handler)

@@ -47,13 +47,25 @@ class Session:
     Args:
         settings: what the run is made of.
         host: a running engine to use; without, the session starts and stops its own.
+        keep_ended: how many ended programs are kept in the record; None keeps all. A trace needs
+            all.
+        metrics: whether an engine of its own keeps vLLM's metrics.
     """
 
-    def __init__(self, settings: Settings, host: EngineHost | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        host: EngineHost | None = None,
+        *,
+        keep_ended: int | None = None,
+        metrics: bool = False,
+    ) -> None:
+        self._metrics = metrics
         self.settings = settings
         self._host, self._owns_host = host, host is None
         self._writer = _trace_writer(settings.trace)
-        self.record = RunRecord(sink=self._told)
+        keep = None if settings.trace else keep_ended
+        self.record = RunRecord(sink=self._told, keep_ended=keep)
         self._spans = span_sender(self.record)
         self._origin_s = time.monotonic()
         policy = policy_named(settings.policy)
@@ -111,7 +123,7 @@ class Session:
             self.settings = self.settings.merged(model=self.settings.model or model)
             if self._host is None:  # before an engine starts, which takes long
                 ModelMap(self.settings.model or DEFAULT_MODEL, self.settings.model_map)
-            self._host = self._host or EngineHost.start(self.settings)
+            self._host = self._host or EngineHost.start(self.settings, metrics=self._metrics)
             self._models = ModelMap(self._host.engine.model, self.settings.model_map)
             self._host.chat.send_receipts_to(self.programs.receipt)
             self._host.chat.send_contents_to(

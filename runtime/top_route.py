@@ -12,12 +12,12 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-from urllib.parse import parse_qs, unquote
+from typing import Any, Protocol
+from urllib.parse import parse_qs
 
 from ..tracing.live_state import ORDERS
 from ..tracing.live_wire import graph_to_wire, program_to_wire, queues_to_wire, run_to_wire
-from .run_watch import RunWatch
+from ..tracing.snapshot import ProgramGraph, RunSnapshot
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -26,6 +26,58 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 PROGRAMS, QUEUES = "/v1/programs", "/v1/queues"
 PAGE, LARGEST_PAGE = 100, 1_000
+
+
+class Watch(Protocol):
+    """What the routes show: a run, or what somebody may see of it."""
+
+    async def asnapshot(self) -> RunSnapshot:
+        """The run at this moment."""
+        ...
+
+    def graph(self, program: str) -> ProgramGraph | None:
+        """The DAG of a program; None where there is none."""
+        ...
+
+
+def is_watched(path: str) -> bool:
+    """Whether a path is one of these routes."""
+    return path in (PROGRAMS, QUEUES) or path.startswith(f"{PROGRAMS}/")
+
+
+async def answer_watch(watch: Watch, scope: Any, send: Send) -> None:
+    """Serve a request to one of these routes."""
+    path = scope["path"]
+    if scope["method"] != "GET":
+        await _refuse(send, 405, f"{path} is for reading: GET it.")
+    elif path.startswith(f"{PROGRAMS}/"):
+        await _one(watch, path.removeprefix(f"{PROGRAMS}/"), send)
+    else:
+        await _page_of(watch, path, scope.get("query_string", b"").decode("latin-1"), send)
+
+
+async def _page_of(watch: Watch, path: str, query: str, send: Send) -> None:
+    try:
+        order, limit, offset = _page(query)
+    except ValueError as fault:
+        await _refuse(send, 400, str(fault))
+        return
+    snapshot = await watch.asnapshot()
+    body = {"run": run_to_wire(snapshot), "queues": queues_to_wire(snapshot)}
+    if path == PROGRAMS:
+        rows = sorted(snapshot.programs, key=ORDERS[order])
+        end = offset + limit
+        body["programs"] = [program_to_wire(row) for row in rows[offset:end]]
+        body["next_offset"] = end if end < len(rows) else None
+    await _send(send, 200, body)
+
+
+async def _one(watch: Watch, program: str, send: Send) -> None:
+    graph = watch.graph(program)
+    if graph is None:
+        await _refuse(send, 404, f"There is no program {program!r} in this run.")
+        return
+    await _send(send, 200, {"program": program, "dag": graph_to_wire(graph)})
 
 
 class WatchedApplication:
@@ -37,53 +89,24 @@ class WatchedApplication:
         key: what clients must send.
     """
 
-    def __init__(self, inner: App, watch: RunWatch, key: str) -> None:
+    def __init__(self, inner: App, watch: Watch, key: str) -> None:
         self._inner = inner
         self._watch = watch
         self._key = key.encode()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        path = scope.get("path", "")
-        ours = path in (PROGRAMS, QUEUES) or path.startswith(f"{PROGRAMS}/")
-        if scope["type"] != "http" or not ours:
+        if scope["type"] != "http" or not is_watched(scope.get("path", "")):
             await self._inner(scope, receive, send)
         elif not self._may(scope):
             await _refuse(send, 401, "Wrong or no API key; it is in the file of the run.")
-        elif scope["method"] != "GET":
-            await _refuse(send, 405, f"{path} is for reading: GET it.")
         else:
-            await self._answer(path, scope.get("query_string", b"").decode("latin-1"), send)
+            await answer_watch(self._watch, scope, send)
 
     def _may(self, scope: Any) -> bool:
         headers = {key.lower(): value for key, value in scope["headers"]}
         sent = headers.get(b"authorization", b"").removeprefix(b"Bearer ").strip()
         return hmac.compare_digest(sent, self._key)
-
-    async def _answer(self, path: str, query: str, send: Send) -> None:
-        if path.startswith(f"{PROGRAMS}/"):
-            await self._one(unquote(path.removeprefix(f"{PROGRAMS}/")), send)
-            return
-        try:
-            order, limit, offset = _page(query)
-        except ValueError as fault:
-            await _refuse(send, 400, str(fault))
-            return
-        snapshot = await self._watch.asnapshot()
-        body = {"run": run_to_wire(snapshot), "queues": queues_to_wire(snapshot)}
-        if path == PROGRAMS:
-            rows = sorted(snapshot.programs, key=ORDERS[order])
-            end = offset + limit
-            body["programs"] = [program_to_wire(row) for row in rows[offset:end]]
-            body["next_offset"] = end if end < len(rows) else None
-        await _send(send, 200, body)
-
-    async def _one(self, program: str, send: Send) -> None:
-        graph = self._watch.graph(program)
-        if graph is None:
-            await _refuse(send, 404, f"There is no program {program!r} in this run.")
-            return
-        await _send(send, 200, {"program": program, "dag": graph_to_wire(graph)})
 
 
 def _page(query: str) -> tuple[str, int, int]:

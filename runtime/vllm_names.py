@@ -48,6 +48,7 @@ try:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+    from vllm.v1.metrics.loggers import PrometheusStatLogger
     from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 except ImportError as cause:
     raise VersionError(
@@ -93,6 +94,7 @@ __all__ = [
     "ErrorResponse",
     "FlexibleArgumentParser",
     "GracefulHTTPError",
+    "PrometheusStatLogger",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",

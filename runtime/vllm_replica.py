@@ -155,6 +155,7 @@ class VllmReplica:
         processes: EngineProcesses | None = None,
         devices: Sequence[int] | None = None,
         scheduler_class: str = _SCHEDULER,
+        stat_logger: Any = None,
     ) -> VllmReplica:
         """Start the replica's processes and wait until they serve.
 
@@ -166,6 +167,7 @@ class VllmReplica:
             processes: where they start; None makes a place of the replica's own.
             devices: indices of the GPUs that are the replica's own; None leaves them to vLLM.
             scheduler_class: dotted name of :class:`ProgramScheduler` or a kind of it.
+            stat_logger: what vLLM makes to tell its metrics; None for no metrics.
 
         Raises:
             EngineStartError: it did not come up; the message names the likely cause and the log.
@@ -184,11 +186,12 @@ class VllmReplica:
         own = EngineProcesses(debug=False) if processes is None else None
         place = processes or own
         assert place is not None
+        loggers = None if stat_logger is None else [stat_logger]
 
         def construct() -> AsyncLLM:
             with place.starting(compiling=compiles(args)) as log:
                 try:
-                    return AsyncLLM.from_engine_args(args)
+                    return AsyncLLM.from_engine_args(args, stat_loggers=loggers)
                 except Exception as cause:
                     raise _start_error(model, cause, log) from cause
                 finally:

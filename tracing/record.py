@@ -33,6 +33,23 @@ NOT_ASKED = EngineCalls()
 MOST_ENDED = 500  # ended programs in a snapshot
 
 
+class DroppedPrograms:
+    """Totals of the programs that are not kept any more."""
+
+    __slots__ = ("service_s", "states", "wait_s")
+
+    def __init__(self) -> None:
+        self.states: Counter[str] = Counter()
+        self.service_s = 0.0
+        self.wait_s = 0.0
+
+    def add(self, record: ProgramRecord) -> None:
+        """One more."""
+        self.states[record.status] += 1
+        self.service_s += record.dag.service_s
+        self.wait_s += record.dag.wait_s
+
+
 class RunRecord:
     """All programs of a run; state is a function of the events applied, in their order.
 
@@ -41,14 +58,21 @@ class RunRecord:
     any thread.
     """
 
-    def __init__(self, *, sink: Callable[[Event], None] | None = None) -> None:
+    def __init__(
+        self, *, sink: Callable[[Event], None] | None = None, keep_ended: int | None = None
+    ) -> None:
         """Start an empty record.
 
         Args:
             sink: also given each event, in the order in which they are applied
                 (:meth:`TraceWriter.write <autellix.tracing.writer.TraceWriter.write>`).
+            keep_ended: how many programs that have ended are kept, the last ones; of others only
+                the totals are. None keeps all, as a trace document needs.
         """
         self._sink = sink
+        self._keep_ended = keep_ended
+        self._ended: dict[str, None] = {}
+        self._dropped = DroppedPrograms()
         self._lock = RLock()
         self._run: RunStarted | None = None
         self._programs: dict[str, ProgramRecord] = {}
@@ -71,11 +95,13 @@ class RunRecord:
                 case ReceiptArrived():
                     self._receipt_arrived(event)
                 case ProgramStarted():
+                    self._ended.pop(event.program, None)
                     self._program(event.program, event.name, event.at_s).begin_turn(event)
                 case ProgramResumed():
                     self._program(event.program, event.program, event.at_s).resume(event)
                 case ProgramEnded():
                     self._program(event.program, event.program, event.at_s).end_turn(event)
+                    self._drop_old(event.program)
                 case ContentRecorded():
                     if event.call in self._program_of:
                         self._program_of[event.call].take_content(event)
@@ -171,8 +197,10 @@ class RunRecord:
             title: what runs.
         """
         with self._lock:
+            dropped = self._dropped
             states = Counter(record.status for record in self._programs.values())
-            started = len(self._programs)
+            states.update(dropped.states)
+            started = len(self._programs) + sum(dropped.states.values())
             tokens = self._output_tokens + sum(engine.tokens.values())
             return RunSnapshot(
                 elapsed_s=now_s,
@@ -185,8 +213,10 @@ class RunRecord:
                 calls_done=self._llm_done,
                 tokens=tokens,
                 tokens_per_s=tokens / now_s if now_s > 0 else 0.0,
-                service_s=sum(record.dag.service_s for record in self._programs.values()),
-                wait_s=sum(record.dag.wait_s for record in self._programs.values()),
+                service_s=dropped.service_s
+                + sum(record.dag.service_s for record in self._programs.values()),
+                wait_s=dropped.wait_s
+                + sum(record.dag.wait_s for record in self._programs.values()),
                 programs_running=states["running"],
                 programs_done=states["done"],
                 programs_failed=states["failed"],
@@ -230,6 +260,20 @@ class RunRecord:
             with self._lock:
                 document = record.document(origin_s=origin_s, now_s=now_s)
             yield document
+
+    def _drop_old(self, ended: str) -> None:
+        """Forget the oldest of the ended programs, where there are more than are kept."""
+        if self._keep_ended is None:
+            return
+        self._ended.pop(ended, None)
+        self._ended[ended] = None
+        while len(self._ended) > self._keep_ended:
+            oldest = next(iter(self._ended))
+            del self._ended[oldest]
+            record = self._programs.pop(oldest)
+            for call in record.dag.graph:
+                self._program_of.pop(call, None)
+            self._dropped.add(record)
 
     def _program(self, program: str, name: str, at_s: float) -> ProgramRecord:
         record = self._programs.get(program)

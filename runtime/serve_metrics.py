@@ -1,0 +1,182 @@
+"""The metrics page of a server, in Prometheus' form: vLLM's own metrics, then ours.
+
+Ours begin with ``autellix_``. Their labels are replicas, levels, states and tenants' names, never
+programs or calls, so there is a bound to how many series there are:
+
+    programs{state}, sessions, calls_running{tenant}         now
+    calls_total{tenant,status}, tokens_total{tenant,kind}    since the start
+    call_wait_seconds, call_service_seconds{tenant}          histograms over calls
+    call_preemptions_total, admission_holds_total, affinity_hits_total{tenant}
+    replica_up, _running, _waiting, _seats, _kv_usage, _kv_host_usage, _step_seconds{replica}
+    replica_level_calls{replica,level,state}                 occupancy of the levels
+    replica_preemptions_total, _promotions_total, _demotions_total, _swaps_total{replica}
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter as Counted
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.metrics_core import Metric
+
+from ..scheduler.tickets import Receipt
+from ..tracing.snapshot import LIVE, ReplicaRow, RunSnapshot
+from .client_sessions import ClientSessions
+from .run_watch import RunWatch
+from .session import Session
+
+_WAITS_S = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_TENANT = ("tenant",)
+_GAUGES: dict[str, tuple[str, Callable[[ReplicaRow], float | None]]] = {
+    "running": ("Calls with a seat.", lambda row: row.running),
+    "waiting": ("Calls without a seat.", lambda row: row.waiting),
+    "seats": ("Calls that can run at once.", lambda row: row.seats),
+    "kv_usage": ("Share of the device KV cache in use, 0 to 1.", lambda row: row.kv_usage),
+    "kv_host_usage": ("Share of the host KV tier in use.", lambda row: row.kv_host_usage),
+    "step_seconds": ("Typical duration of an engine step.", lambda row: row.step_s),
+}
+_COUNTERS: dict[str, tuple[str, Callable[[ReplicaRow], float]]] = {
+    "preemptions": ("Calls that lost their seat.", lambda row: row.preemptions),
+    "promotions": ("Calls moved to the best level for having waited.", lambda row: row.promotions),
+    "demotions": ("Calls moved down for having used their quantum.", lambda row: row.demotions),
+    "swaps": ("Moves of KV between device and host.", lambda row: row.swaps),
+}
+
+
+class ServeMetrics:
+    """Counts what happens in a server and makes its page.
+
+    Args:
+        run: the server's run; its receipts are counted from now on.
+        sessions: the directory of sessions.
+        watch: tells the state of the replicas; asked once for each page.
+    """
+
+    def __init__(self, run: Session, sessions: ClientSessions, watch: RunWatch) -> None:
+        self._run = run
+        self._sessions = sessions
+        self._watch = watch
+        self._registry = CollectorRegistry()
+        self._homes: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"autellix_{name}", text, (*_TENANT, *labels), registry=self._registry)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(
+                f"autellix_{name}", text, _TENANT, buckets=_WAITS_S, registry=self._registry
+            )
+
+        self._tokens = counter("tokens", "Tokens of calls.", "kind")
+        self._calls = counter("calls", "Calls that have a receipt.")
+        self._preempted = counter("call_preemptions", "Seats that calls lost.")
+        self._held = counter("admission_holds", "Calls that admission control held.")
+        self._home = counter("affinity_hits", "Calls served where their program's last one was.")
+        self._wait = histogram("call_wait_seconds", "Time of calls in the engine's queues.")
+        self._service = histogram("call_service_seconds", "Service time of calls.")
+        self._registry.register(_Now(self._now))
+        run.host.chat.send_receipts_to(self._receipt)
+
+    def close(self) -> None:
+        """Count no more."""
+        if self._run.is_started:
+            self._run.host.chat.send_receipts_to(self._run.programs.receipt)
+
+    def page(self) -> tuple[bytes, str]:
+        """The page and its content type; blocks for the engine's state."""
+        return generate_latest(REGISTRY) + generate_latest(self._registry), CONTENT_TYPE_LATEST
+
+    def _receipt(self, receipt: Receipt) -> None:
+        self._run.programs.receipt(receipt)
+        name = receipt.program.rpartition("/")[0]
+        self._calls.labels(name).inc()
+        for kind, count in (
+            ("prompt", receipt.prompt_tokens),
+            ("cached", receipt.cached_tokens),
+            ("output", receipt.output_tokens),
+        ):
+            self._tokens.labels(name, kind).inc(count)
+        self._preempted.labels(name).inc(receipt.preemptions)
+        self._wait.labels(name).observe(receipt.wait_s)
+        self._service.labels(name).observe(receipt.service_s)
+        self._held.labels(name).inc(any(d.kind == "admission" for d in receipt.decisions))
+        with self._lock:
+            last = self._homes.get(receipt.program)
+            self._homes[receipt.program] = receipt.replica
+            if len(self._homes) > 2 * len(self._sessions) + 1_000:
+                open_now = {session.program for session in self._sessions.all()}
+                self._homes = {p: r for p, r in self._homes.items() if p in open_now}
+        self._home.labels(name).inc(last == receipt.replica)
+
+    # ── the state of this moment ─────────────────────────────────────────────────────────────
+
+    def _now(self) -> Iterator[Metric]:
+        snapshot = self._watch.snapshot()
+        yield _programs(snapshot)
+        yield GaugeMetricFamily("autellix_sessions", "Open sessions.", len(self._sessions))
+        running = GaugeMetricFamily("autellix_calls_running", "Calls under way.", labels=_TENANT)
+        for tenant, count in self._sessions.open_calls_by_tenant().items():
+            running.add_metric([tenant], count)
+        yield running
+        yield from _of_replicas(snapshot.replicas)
+
+
+class _Now:
+    """A collector of metrics that are asked for when the page is made."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = collect
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that registering it asks nobody."""
+        return ()
+
+
+def _programs(snapshot: RunSnapshot) -> Metric:
+    family = GaugeMetricFamily("autellix_programs", "Programs by state.", labels=("state",))
+    states = Counted(row.state for row in snapshot.programs)
+    for state in LIVE:
+        family.add_metric([state], states[state])
+    return family
+
+
+def _of_replicas(rows: Iterable[ReplicaRow]) -> Iterator[Metric]:
+    rows = list(rows)
+    label = ("replica",)
+    for name, (text, value_of) in _GAUGES.items():
+        gauge = GaugeMetricFamily(f"autellix_replica_{name}", text, labels=label)
+        for row in rows:
+            value = value_of(row)
+            if value is not None:
+                gauge.add_metric([str(row.index)], value)
+        yield gauge
+    for name, (text, count_of) in _COUNTERS.items():
+        total = CounterMetricFamily(f"autellix_replica_{name}", text, labels=label)
+        for row in rows:
+            total.add_metric([str(row.index)], count_of(row))
+        yield total
+    yield _levels(rows)
+    up = GaugeMetricFamily("autellix_replica_up", "Whether the replica answers.", labels=label)
+    for row in rows:
+        up.add_metric([str(row.index)], float(row.seats > 0))
+    yield up
+
+
+def _levels(rows: Iterable[ReplicaRow]) -> Metric:
+    text = "Calls of a level, from 1, with and without a seat."
+    labels: Any = ("replica", "level", "state")
+    family = GaugeMetricFamily("autellix_replica_level_calls", text, labels=labels)
+    for row in rows:
+        for state, counts in (
+            ("running", row.running_by_level),
+            ("waiting", row.waiting_by_level),
+        ):
+            for level, count in enumerate(counts, start=1):
+                family.add_metric([str(row.index), str(level), state], count)
+    return family
