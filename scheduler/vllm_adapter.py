@@ -120,6 +120,8 @@ class ProgramScheduler(AsyncScheduler):
         if request_id not in self.requests:
             call = self.core.arrive(_ticket_of(request), self.now(), key=request_id)
             request.priority = call.rank
+            if self.core.several_tenants:
+                self._interval = self.core.config.policy_interval
             call_id = call.ticket.call
             self._requests_of[call_id] = self._requests_of.get(call_id, 0) + 1
             if self.tier is not None:
