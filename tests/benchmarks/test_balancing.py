@@ -1,0 +1,57 @@
+"""The benchmark of balancers says what was run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.balancing import decisions, main
+from benchmarks.metrics import UNLOADED
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict:
+    path = tmp_path_factory.mktemp("balancing") / "found.json"
+    main(
+        [
+            *("--workload", "bfcl", "--replicas", "1,2", "--programs", "10", "--load", "1.0"),
+            *("--balancers", "expected-cost,round-robin", "--json", str(path)),
+        ]
+    )
+    return json.loads(path.read_text())
+
+
+def test_one_replica_needs_no_balancer_and_others_are_run_with_each(document: dict) -> None:
+    cells = [(c["replicas"], c["load"], c["balancer"]) for c in document["cells"]]
+    assert cells == [
+        (1, UNLOADED, "expected-cost"),
+        (1, 1.0, "expected-cost"),
+        (2, UNLOADED, "expected-cost"),
+        (2, UNLOADED, "round-robin"),
+        (2, 1.0, "expected-cost"),
+        (2, 1.0, "round-robin"),
+    ]
+
+
+def test_load_and_programs_are_as_many_times_those_of_one_replica(document: dict) -> None:
+    rates = {(c["replicas"], c["load"]): c["rate"] for c in document["cells"]}
+    assert rates[2, 1.0] == pytest.approx(2 * rates[1, 1.0])
+    assert {(c["replicas"], c["programs"]) for c in document["cells"]} == {(1, 10), (2, 20)}
+
+
+def test_rates_are_compared_at_the_same_latency(document: dict) -> None:
+    against = [r for r in document["equal_latency"] if r["balancer"] == "expected-cost"]
+    assert {r["baseline"] for r in against} == {"round-robin"}
+    assert all(r["ratio"] >= 1 for r in against)
+    assert {(r["replicas"], r["balancer"]) for r in document["scaling"]} == {
+        (2, "expected-cost"),
+        (2, "round-robin"),
+    }
+
+
+def test_a_decision_takes_as_long_as_there_are_replicas_at_most() -> None:
+    (few, many) = decisions(["expected-cost"], [1, 64])
+    assert 0 < few["us"]
+    assert many["us"] < 64 * few["us"]
