@@ -49,10 +49,10 @@ class SchedulerConfig:
 
     policy: str = "default"
     program_ties: bool | None = None
-    levels: int = 12
+    levels: int = 20
     first_quantum_s: float | None = None
     quantum_steps: int = 32
-    quantum_ratio: float = 3.0
+    quantum_ratio: float = 2.0
     expected_step_s: float = 0.015
     beta: float = 8.0
     policy_interval: int = 8
@@ -72,7 +72,7 @@ class SchedulerConfig:
         if self.first_quantum_s is not None:
             self._above("first_quantum_s", 0, "give seconds, or None to derive it from the steps")
         self._at_least("quantum_steps", 1, "32 is a good start")
-        self._above("quantum_ratio", 1, "3 is a good start; bounds must grow from level to level")
+        self._above("quantum_ratio", 1, "2 is a good start; bounds must grow from level to level")
         self._above("expected_step_s", 0, "0.015 fits most engines until steps are measured")
         self._above("beta", 0, "8 is a good start; give infinity to switch promotion off")
         self._at_least("policy_interval", 1, "1 runs the policy at every step, 8 is a good start")

@@ -4,6 +4,10 @@ Work is counted in tokens: those generated, and a quarter of those computed of p
 engine takes many at a time. A program needs as many whatever else the engine does; its service in
 seconds grows with the batch and with what has to be computed again.
 
+A token counts by the part of the engine that is taken while it is made: a seat, or as much of the
+KV cache as the context is long, whichever is more. Where the cache is what is short, a program with
+a context twice as long keeps twice as many others out.
+
 For each bucket of work the table keeps two sums: the work that programs did in it (*exposure*) and
 how many programs ended in it. Ends / exposure estimates the hazard, the chance to end with the next
 token.
@@ -25,6 +29,8 @@ from itertools import chain, pairwise
 from typing import Any, Self
 
 PROMPT_TOKENS_PER_TOKEN = 4.0
+# KV tokens that an engine has for each of its seats; common ones have between 1,000 and 4,000.
+CONTEXT_TOKENS_PER_SEAT = 2048.0
 _FIRST_TOKENS = 32.0
 _PER_OCTAVE = 2
 _OCTAVES = 22
@@ -38,14 +44,21 @@ BOUNDS: tuple[float, ...] = (
 WIDTHS: tuple[float, ...] = (*(high - low for low, high in pairwise(BOUNDS)), BOUNDS[-1])
 
 
-def work_of(output_tokens: int, new_prompt_tokens: int) -> float:
+def share_of(context_tokens: int) -> float:
+    """What a token counts that is made at a context of this length."""
+    return max(1.0, context_tokens / CONTEXT_TOKENS_PER_SEAT)
+
+
+def work_of(output_tokens: int, new_prompt_tokens: int, context_tokens: int = 0) -> float:
     """The work of a call, tokens.
 
     Args:
         output_tokens: generated.
         new_prompt_tokens: of its prompt, those that no earlier call of its program had computed.
+        context_tokens: its prompt and its output.
     """
-    return output_tokens + new_prompt_tokens / PROMPT_TOKENS_PER_TOKEN
+    made = output_tokens + new_prompt_tokens / PROMPT_TOKENS_PER_TOKEN
+    return made * share_of(context_tokens)
 
 
 class LifeTable:

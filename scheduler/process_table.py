@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 
-from .life_table import work_of
+from .life_table import share_of, work_of
 from .policies import Policy
 from .service_history import ServiceHistory
 from .tickets import Receipt, Ticket
@@ -90,8 +90,8 @@ class ProgramEntry:
         self.output_tokens += receipt.output_tokens
         # What an earlier call had in its context is computed again only where KV was lost.
         known = max(receipt.cached_tokens, min(receipt.prompt_tokens, self.longest_context))
-        self.work += work_of(receipt.output_tokens, receipt.prompt_tokens - known)
         context = receipt.prompt_tokens + receipt.output_tokens
+        self.work += work_of(receipt.output_tokens, receipt.prompt_tokens - known, context)
         self.longest_context = max(self.longest_context, context)
 
 
@@ -160,7 +160,7 @@ class ProcessTable:
             program_service_s=entry.service_s,
             program_wait_s=entry.owed_wait_s,
             prompt_tokens=prompt_tokens,
-            course=self._course(entry) if self.policy.learns else (),
+            course=self._course(entry, prompt_tokens) if self.policy.learns else (),
             program_number=entry.number,
         )
 
@@ -220,8 +220,9 @@ class ProcessTable:
             if not entry.active and now - self._last_sign(entry) > older_than_s
         ]
 
-    def _course(self, entry: ProgramEntry) -> tuple[float, ...]:
-        course = self.history.course(entry.name, entry.work, entry.place)
+    def _course(self, entry: ProgramEntry, prompt_tokens: int) -> tuple[float, ...]:
+        share = share_of(max(prompt_tokens, entry.longest_context))
+        course = self.history.course(entry.name, entry.work, entry.place, share)
         entry.place = course[1]
         return course
 

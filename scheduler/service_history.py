@@ -9,8 +9,9 @@
    first tokens earns so much that a small chance of it, if only a guess, would decide.
 4. Places follow the table with some delay, by the number of things told since, so that the cost for
    each call is constant and the same input gives the same order.
-5. A program keeps its place until the one found for it is better or worse by a factor of 2. A
-   change of place may cost a pause, and with it the KV of a context; a small gain is not worth it.
+5. A program keeps its place until the one found for it differs by the square root of 2, its index
+   by a factor of 2. A change of place may cost a pause, and with it the KV of a context; a small
+   gain is not worth it.
 
 Exploration is built in. Programs that have come as far as any, and did not end where the prior
 expects it, leave a gap of low hazard behind them: those that stand before the end of the known get
@@ -24,14 +25,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from .gittins import INVERSE_SIZES, places
-from .life_table import BOUNDS, WIDTHS, LifeTable
+from .life_table import BOUNDS, CONTEXT_TOKENS_PER_SEAT, WIDTHS, LifeTable
 
 _PRIOR = INVERSE_SIZES
 _MOST_ENDS = 1000.0
 _MOST_NAMES = 1000
 _DELAY = 16
-_KEPT = 2.0
+_KEPT = 2.0**0.5
 _COURSE_POINTS = 8
+_UNIT = [len(BOUNDS), BOUNDS[1], BOUNDS[2], CONTEXT_TOKENS_PER_SEAT]
 
 
 class ServiceHistory:
@@ -80,12 +82,15 @@ class ServiceHistory:
             return found[k] * work / BOUNDS[k]
         return found[k] + (found[k + 1] - found[k]) * (work - BOUNDS[k]) / WIDTHS[k]
 
-    def course(self, name: str, work: float, kept: float | None) -> tuple[float, ...]:
+    def course(
+        self, name: str, work: float, kept: float | None, share: float = 1.0
+    ) -> tuple[float, ...]:
         """Where the next call of such a program stands, and as it goes on: a ticket's course.
 
         Args:
             work: what the program has done, tokens.
             kept: the place that it has had so far; None for a new program (rule 5).
+            share: what each of its tokens counts (:func:`.life_table.share_of`).
         """
         place = self.place(name, work)
         if kept is not None and kept / _KEPT <= place <= kept * _KEPT:
@@ -95,7 +100,7 @@ class ServiceHistory:
         for k in range(bisect_right(BOUNDS, work), len(BOUNDS)):
             if found[k] > place * _KEPT:
                 place = found[k]
-                course += (BOUNDS[k] - work, place)
+                course += ((BOUNDS[k] - work) / share, place)
                 if len(course) == 2 * _COURSE_POINTS:
                     break
         return tuple(course)
@@ -132,7 +137,7 @@ class ServiceHistory:
     def to_wire(self) -> dict[str, Any]:
         """The history as plain types."""
         return {
-            "bounds": [len(BOUNDS), BOUNDS[1], BOUNDS[2]],
+            "bounds": list(_UNIT),
             "names": {name: table.to_wire() for name, table in self.names.items()},
             "everything": self.everything.to_wire(),
         }
@@ -142,12 +147,12 @@ class ServiceHistory:
         """Inverse of :meth:`to_wire`.
 
         Raises:
-            ValueError: it is none, or has other buckets.
+            ValueError: it is none, or counts work in another way.
         """
         history = cls()
         try:
-            if wire["bounds"] != [len(BOUNDS), BOUNDS[1], BOUNDS[2]]:
-                raise ValueError("a history with other buckets")
+            if wire["bounds"] != _UNIT:
+                raise ValueError("a history that counts work in another way")
             for name, table in wire["names"].items():
                 history.names[str(name)] = LifeTable.from_wire(table)
             history.everything = LifeTable.from_wire(wire["everything"])

@@ -22,6 +22,7 @@ def gate(**settings_: object) -> Gate:
         "policy": "plas",
         "levels": 4,
         "first_quantum_s": 2.0,
+        "quantum_ratio": 3.0,
         "beta": math.inf,
         "admission": True,
         **settings_,

@@ -14,7 +14,14 @@ from autellix.scheduler.tickets import Ticket
 
 def scheduler(**settings: object) -> Scheduler:
     """Four levels: [0, 2), [2, 6), [6, 18), [18, inf) seconds."""
-    values = {"levels": 4, "first_quantum_s": 2.0, "policy": "plas", "beta": math.inf, **settings}
+    values = {
+        "levels": 4,
+        "first_quantum_s": 2.0,
+        "quantum_ratio": 3.0,
+        "policy": "plas",
+        "beta": math.inf,
+        **settings,
+    }
     return Scheduler(SchedulerConfig(**values))  # type: ignore[arg-type]
 
 

@@ -15,7 +15,13 @@ LEVELS = Levels((2.0, 6.0, 18.0))
 
 def core(**settings: object) -> Scheduler:
     """Four levels: [0, 2), [2, 6), [6, 18), [18, inf) seconds; a token counts as a second."""
-    values = {"policy": "adaptive", "levels": 4, "first_quantum_s": 2.0, "beta": math.inf}
+    values = {
+        "policy": "adaptive",
+        "levels": 4,
+        "first_quantum_s": 2.0,
+        "quantum_ratio": 3.0,
+        "beta": math.inf,
+    }
     return Scheduler(SchedulerConfig.from_dict({**values, "expected_step_s": 1.0, **settings}))
 
 

@@ -41,6 +41,12 @@ def test_a_prompt_token_counts_a_quarter_of_a_generated_one() -> None:
     assert work_of(0, 100) == 25
 
 
+def test_a_token_counts_by_the_part_of_the_engine_that_its_context_takes() -> None:
+    assert work_of(100, 0, 100) == 100, "it takes a seat, however short its context is"
+    assert work_of(100, 0, 2048) == 100
+    assert work_of(100, 40, 8192) == 440
+
+
 @settings(deadline=None, max_examples=50)
 @given(lives)
 def test_all_work_is_counted_once(told: list[tuple[float, float, bool]]) -> None:

@@ -93,16 +93,22 @@ class TestCourse:
         froms, found = course[0::2], course[1::2]
         assert len(froms) == 8
         assert all(later > sooner for sooner, later in pairwise(froms))
-        assert all(later > 2 * sooner for sooner, later in pairwise(found))
+        assert all(later > 1.41 * sooner for sooner, later in pairwise(found))
         assert all(start + 100.0 in BOUNDS for start in froms[1:])
 
-    def test_a_place_is_kept_until_it_is_wrong_by_a_factor_of_two(self) -> None:
+    def test_a_place_is_kept_until_it_is_wrong_by_the_root_of_two(self) -> None:
         history = ServiceHistory()
         place = history.place("new", 100.0)
-        assert history.course("new", 100.0, 1.9 * place)[1] == 1.9 * place
-        assert history.course("new", 100.0, 0.6 * place)[1] == 0.6 * place
-        assert history.course("new", 100.0, 2.1 * place)[1] == place
-        assert history.course("new", 100.0, 0.4 * place)[1] == place
+        assert history.course("new", 100.0, 1.4 * place)[1] == 1.4 * place
+        assert history.course("new", 100.0, 0.72 * place)[1] == 0.72 * place
+        assert history.course("new", 100.0, 1.5 * place)[1] == place
+        assert history.course("new", 100.0, 0.7 * place)[1] == place
+
+    def test_with_a_long_context_the_same_work_is_done_in_fewer_steps(self) -> None:
+        history = ServiceHistory()
+        short, long = (history.course("new", 100.0, None, share) for share in (1.0, 4.0))
+        assert long[1::2] == short[1::2]
+        assert [4 * start for start in long[0::2]] == pytest.approx(short[0::2])
 
     def test_a_program_about_to_end_does_not_get_worse_before_its_end(self) -> None:
         history = history_of(alike=[2000.0 + i for i in range(50)])

@@ -42,6 +42,7 @@ def place(running: dict[str, int], waiting: dict[str, int], **settings: object) 
     values = {
         "levels": 4,
         "first_quantum_s": 2.0,
+        "quantum_ratio": 3.0,
         "policy": "plas",
         "preempt_gap": 1,
         "min_run_steps": 0,

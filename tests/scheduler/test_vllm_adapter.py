@@ -34,6 +34,7 @@ BLOCK = 16
 SETTINGS = {
     "policy": "plas",
     "first_quantum_s": 2.0,
+    "quantum_ratio": 3.0,
     "levels": 4,
     "policy_interval": 1,
     "preempt_gap": 1,
