@@ -1,16 +1,15 @@
-"""The configuration of a Llama with one small layer, for vLLM's scheduler without a model."""
+"""The configuration of a small Llama, for vLLM's scheduler without a model."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-CONFIG = {
+_CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_size": 64,
     "intermediate_size": 128,
-    "num_hidden_layers": 1,
     "num_attention_heads": 1,
     "num_key_value_heads": 1,
     "vocab_size": 32000,
@@ -19,7 +18,8 @@ CONFIG = {
 }
 
 
-def write_tiny_llama(folder: Path) -> str:
+def write_tiny_llama(folder: Path, *, layers: int = 1) -> str:
     """Make ``folder`` a model folder, as far as vLLM's configuration needs one; its path."""
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    config = {**_CONFIG, "num_hidden_layers": layers}
+    (folder / "config.json").write_text(json.dumps(config))
     return str(folder)

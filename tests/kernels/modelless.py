@@ -8,7 +8,6 @@ whatever the cause.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path as FilePath
@@ -47,23 +46,13 @@ from autellix.kernels.offload_worker import PipelineWorker
 from autellix.kernels.pipeline import Part, Pipeline
 from autellix.kernels.streams import Path
 from autellix.kernels.vllm_names import CanonicalKVCaches
+from autellix.scheduler.tickets import Receipt, Ticket
+from autellix.scheduler.vllm_adapter import RECEIPT_KEY, ProgramScheduler
 from tests.kernels.adversary import Adversary
 
 BLOCK, LENGTH = 4, 128
 LAYERS = ("layer.0", "layer.1")
 _PRIME = (1 << 61) - 1
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": len(LAYERS),
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "vocab_size": 32000,
-    "max_position_embeddings": 2048,
-    "torch_dtype": "bfloat16",
-}
 # A page: BLOCK tokens of one head, keys and values of 8 bfloat16 numbers each, 32 bytes a token.
 _ATTENTION = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.bfloat16)
 _WORDS = _ATTENTION.page_size_bytes // BLOCK // 8
@@ -73,11 +62,12 @@ class Engine:
     """An engine core and its worker in one thread.
 
     Args:
-        folder: a model folder with a ``config.json``.
+        folder: a model folder, of :func:`write_tiny_llama` with as many layers as ``LAYERS``.
         blocks: KV blocks on the device.
         host_blocks: KV blocks the host pool holds; 0 turns the tier off.
         seed: of what is left to chance.
         device: moves go through a pipeline on this device; None moves them at once.
+        policy: settings of our own scheduler, which then stands in place of vLLM's.
     """
 
     def __init__(
@@ -89,6 +79,7 @@ class Engine:
         seats: int = 3,
         seed: int = 0,
         device: Adversary | None = None,
+        policy: dict[str, Any] | None = None,
     ) -> None:
         self.random = random.Random(seed)
         self.device = device
@@ -112,6 +103,7 @@ class Engine:
             cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=True),
             device_config=DeviceConfig("cpu"),
             kv_transfer_config=transfer,
+            additional_config={} if policy is None else {"autellix": policy},
         )
         config.cache_config.num_gpu_blocks = blocks
         size = blocks * page
@@ -127,7 +119,7 @@ class Engine:
         )
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(BLOCK, sha256)
-        self.scheduler = Scheduler(
+        self.scheduler = (Scheduler if policy is None else ProgramScheduler)(
             vllm_config=config,
             kv_cache_config=kv,
             structured_output_manager=StructuredOutputManager(config),
@@ -161,17 +153,21 @@ class Engine:
         self.computed_tokens = 0
         self.preemptions = 0
         self.finished: dict[str, list[int]] = {}
+        self.receipts: dict[str, Receipt] = {}
 
     def add(
         self, name: str, prompt: list[int], tokens: int, *, program: str = "", priority: int = 0
     ) -> None:
-        """A request arrives."""
-        if self.tier is not None and program:
+        """A request arrives; under our own scheduler with a ticket."""
+        ticket: dict[str, Any] | None = None
+        if isinstance(self.scheduler, ProgramScheduler):
+            ticket = Ticket(program=program or name, call=name, attained_s=priority).to_flat()
+        elif self.tier is not None and program:
             self.tier.name_program(name, program)
         request = Request(
             request_id=name,
             prompt_token_ids=prompt,
-            sampling_params=SamplingParams(max_tokens=tokens, ignore_eos=True),
+            sampling_params=SamplingParams(max_tokens=tokens, ignore_eos=True, extra_args=ticket),
             pooling_params=None,
             priority=priority,
             arrival_time=float(len(self.live)),
@@ -278,7 +274,8 @@ class Engine:
         meta = self.worker.build_connector_worker_meta()
         self.worker.clear_connector_metadata()
         if meta is not None and self.tier is not None:
-            self.tier.observe(meta)
+            if not isinstance(self.scheduler, ProgramScheduler):
+                self.tier.observe(meta)
             self.loaded_tokens += meta.transfer_stats.load.bytes // (_WORDS * 8) // len(LAYERS)
         return KVConnectorOutput(finished_recving=arrived or None, kv_connector_worker_meta=meta)
 
@@ -292,15 +289,12 @@ class Engine:
         )
         for batch in self.scheduler.update_from_output(output, result).values():
             for one in batch.outputs:
+                if one.finish_reason is not None and RECEIPT_KEY in (one.kv_transfer_params or {}):
+                    receipt = Receipt.from_wire(one.kv_transfer_params[RECEIPT_KEY])
+                    self.receipts[receipt.call] = receipt
                 if one.finish_reason is not None and one.request_id in self.live:
                     request = self.live.pop(one.request_id)
                     self.finished[one.request_id] = list(request.output_token_ids)
-
-
-def tiny_model(folder: FilePath) -> FilePath:
-    """A folder that names a model of the right shape, without weights."""
-    (folder / "config.json").write_text(json.dumps(LLAMA))
-    return folder
 
 
 def _pipelined(device: Adversary, caches: CanonicalKVCaches, host_blocks: int) -> PipelineWorker:

@@ -11,15 +11,16 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed: pip install 'autellix[cpu]'")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
+from benchmarks.tiny_llama import write_tiny_llama
 from tests.kernels.adversary import Adversary
-from tests.kernels.modelless import BLOCK, LENGTH, Engine, fingerprints, next_token, tiny_model
+from tests.kernels.modelless import BLOCK, LAYERS, LENGTH, Engine, fingerprints, next_token
 
 LIVES_AN_ENGINE = 20
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_model(tmp_path_factory.mktemp("tiny"))
+    return Path(write_tiny_llama(tmp_path_factory.mktemp("tiny"), layers=len(LAYERS)))
 
 
 class Life:
