@@ -15,8 +15,9 @@ from dataclasses import replace
 
 from autellix.errors import CallError, EngineStoppedError
 
-from ..scheduler.admission import Gate, Passed, receipt_with_hold, ticket_with_hold
+from ..scheduler.admission import Gate
 from ..scheduler.config import SchedulerConfig
+from ..scheduler.holds import Passed, receipt_with_hold, ticket_with_hold
 from ..scheduler.known_prompts import KnownPrompts
 from ..scheduler.tickets import Receipt
 from .protocols import EngineCall, EngineChunk, EngineStats

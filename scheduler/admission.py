@@ -30,58 +30,19 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
-from heapq import heappop, heappush
-from itertools import count
-from typing import NamedTuple
 
 from .config import SchedulerConfig
 from .course import course_level
 from .gate_program import GateProgram, HeldCall, Place
+from .gate_queues import GateQueues
+from .holds import Passed
 from .levels import Levels, TypicalStep
 from .policies import policy_named
 from .room_limit import RoomLimit
-from .tickets import Decision, Receipt, Ticket
+from .tickets import Receipt, Ticket
 from .working_set import CallMeans
 
 _FIRST_CALLS = 8
-
-
-class Passed(NamedTuple):
-    """A call that has been let through.
-
-    Attributes:
-        call: its id.
-        at_s: when, on the clock that the gate is told.
-        held_s: how long it was held, seconds.
-        reason: why it was held; empty where it was not.
-    """
-
-    call: str
-    at_s: float
-    held_s: float
-    reason: str
-
-
-def ticket_with_hold(ticket: Ticket, passed: Passed) -> Ticket:
-    """The ticket of a call that was held: to the queue, too, its program has waited."""
-    if not passed.held_s:
-        return ticket
-    return replace(ticket, program_wait_s=ticket.program_wait_s + passed.held_s)
-
-
-def receipt_with_hold(receipt: Receipt, passed: Passed | None) -> Receipt:
-    """The receipt of a call that was held: the time is wait, and a decision says why."""
-    if passed is None or not passed.held_s:
-        return receipt
-    level = receipt.levels[0] if receipt.levels else 1
-    reason = f"held {passed.held_s:.3g} s: {passed.reason}"
-    decision = Decision(passed.at_s, "admission", level, reason)
-    return replace(
-        receipt,
-        wait_s=receipt.wait_s + passed.held_s,
-        decisions=(decision, *receipt.decisions),
-    )
 
 
 class Gate:
@@ -120,11 +81,7 @@ class Gate:
         self._program_of: dict[str, GateProgram] = {}
         self._going_tokens = 0
         self._running = 0
-        self._entries = count()
-        self._held: list[tuple[Place, int, GateProgram]] = []
-        self._inside: list[tuple[float, float, int, GateProgram]] = []
-        self._lapses: list[tuple[float, int, GateProgram]] = []
-        self._promotions: list[tuple[float, int, GateProgram]] = []
+        self._queues = GateQueues(config.admission_idle_s)
         self._first_cached: deque[int] = deque(maxlen=_FIRST_CALLS)
         self._passed: list[Passed] = []
 
@@ -184,7 +141,7 @@ class Gate:
             if program.over:
                 self._forget(program)
             else:
-                self._idle(program, now)
+                self._queues.idle(program, now)
         self._settle(now)
 
     def program_ended(self, program: str, now: float) -> None:
@@ -209,16 +166,7 @@ class Gate:
     @property
     def next_s(self) -> float:
         """When something happens by itself; infinite for never."""
-        if self._best_held() is None:
-            return math.inf
-        lapses, promotions = self._lapses, self._promotions
-        while lapses and not self._may_lapse(lapses[0]):
-            heappop(lapses)
-        while promotions and not self._may_rise(promotions[0]):
-            heappop(promotions)
-        return min(
-            lapses[0][0] if lapses else math.inf, promotions[0][0] if promotions else math.inf
-        )
+        return math.inf if self._queues.best_held is None else self._queues.next_s
 
     @property
     def holding(self) -> list[str]:
@@ -262,40 +210,15 @@ class Gate:
     def _stand(self, program: GateProgram, place: Place) -> None:
         program.place = place
         if program.inside and not program.going:
-            self._rank(program)
-
-    def _rank(self, program: GateProgram) -> None:
-        program.entry = entry = next(self._entries)
-        heappush(self._inside, (-program.place[0], -program.place[1], entry, program))
-
-    def _best_held(self) -> GateProgram | None:
-        held = self._held
-        while held:
-            _, entry, program = held[0]
-            if program.held and program.held_entry == entry:
-                return program
-            heappop(held)
-        return None
-
-    def _worst_inside(self) -> GateProgram | None:
-        inside = self._inside
-        while inside:
-            _, _, entry, program = inside[0]
-            if program.inside and not program.going and program.entry == entry:
-                return program
-            heappop(inside)
-        return None
+            self._queues.inside(program)
 
     # In and out.
 
     def _settle(self, now: float) -> None:
         """Let in whoever may come in now."""
         self._lapse(now)
-        while self._promotions and self._promotions[0][0] <= now:
-            entry = heappop(self._promotions)
-            if self._may_rise(entry):
-                self._rise(entry[2])
-        while (best := self._best_held()) is not None:
+        self._queues.raise_starved(now)
+        while (best := self._queues.best_held) is not None:
             if not self._fits(best) and not self._make_room(best):
                 return
             self._enter(best)
@@ -314,7 +237,7 @@ class Gate:
         """Tell worse programs to go for this one; whether it fits already."""
         room = best.room if best.inside else best.tokens - self._shared
         while self.used_tokens - self._going_tokens + room > self.limit.tokens - self._shared:
-            worst = self._worst_inside()
+            worst = self._queues.worst_inside
             if worst is None or not self._pays(worst, best):
                 return False
             self._send_away(worst)
@@ -330,7 +253,7 @@ class Gate:
     def _shed(self) -> None:
         """Tell the worst programs to go while the rooms exceed the cache; one may stay anyway."""
         while self.used_tokens - self._going_tokens > self.limit.most_tokens - self._shared:
-            worst = self._worst_inside()
+            worst = self._queues.worst_inside
             if worst is None or worst.room == self.used_tokens - self._going_tokens:
                 return
             self._send_away(worst)
@@ -350,7 +273,7 @@ class Gate:
             program.inside = True
             program.room = max(program.tokens - self._shared, 0)
             self.used_tokens += program.room
-        self._rank(program)
+        self._queues.inside(program)
 
     def _leave(self, program: GateProgram) -> None:
         self.used_tokens -= program.room
@@ -379,7 +302,7 @@ class Gate:
     def _hold(self, program: GateProgram, ticket: Ticket, now: float) -> None:
         if len(program.held) > 1:
             return
-        self._queue(program)
+        self._queues.held(program)
         level, beta = program.place[0], self._config.beta
         if self._given_place is None and level and beta < math.inf:
             # One that has not begun is judged by the service that its place stands for, as in the
@@ -387,23 +310,13 @@ class Gate:
             expected_s = ticket.course[1] * self._token_s if ticket.course else 0.0
             service_s = max(ticket.program_service_s, expected_s)
             lack_s = max(beta * service_s - ticket.program_wait_s, 0.0)
-            program.rises_s = now + lack_s
-            heappush(self._promotions, (program.rises_s, program.held_entry, program))
+            self._queues.rises_at(program, now + lack_s)
 
     def _why(self, program: GateProgram) -> str:
         return (
             f"its program's {program.tokens} tokens beside {self.used_tokens} of others: "
             f"limit {self.limit.tokens:.0f}"
         )
-
-    def _idle(self, program: GateProgram, now: float) -> None:
-        program.idle_since_s = now
-        at_s = now + self._config.admission_idle_s
-        heappush(self._lapses, (at_s, next(self._entries), program))
-
-    def _queue(self, program: GateProgram) -> None:
-        program.held_entry = next(self._entries)
-        heappush(self._held, (program.place, program.held_entry, program))
 
     def _pass(self, program: GateProgram, now: float) -> None:
         for call, held in program.let_through().items():
@@ -412,26 +325,9 @@ class Gate:
             self._passed.append(Passed(call, now, held_s, held.reason if held_s > 0 else ""))
         self._measure(program)
 
-    # Timers.
-
     def _lapse(self, now: float) -> None:
-        while self._lapses and self._lapses[0][0] <= now:
-            entry = heappop(self._lapses)
-            if self._may_lapse(entry):
-                self._forget(entry[2])
-
-    def _may_lapse(self, entry: tuple[float, int, GateProgram]) -> bool:
-        at, _, program = entry
-        idle_s = self._config.admission_idle_s
-        return program.idle_since_s + idle_s == at
-
-    def _may_rise(self, entry: tuple[float, int, GateProgram]) -> bool:
-        at, _, program = entry
-        return bool(program.held) and program.rises_s == at and program.place[0] > 0
-
-    def _rise(self, program: GateProgram) -> None:
-        program.place = (0, program.place[1])
-        self._queue(program)
+        for program in self._queues.lapsed(now):
+            self._forget(program)
 
     # What receipts teach.
 
@@ -451,6 +347,6 @@ class Gate:
         if first:
             self._first_cached.append(receipt.cached_tokens)
         computed = max(receipt.prompt_tokens - receipt.cached_tokens, 1)
-        self.limit.measured(lost_tokens, computed, holding=self._best_held() is not None)
+        self.limit.measured(lost_tokens, computed, holding=self._queues.best_held is not None)
         if lost_tokens:
             self._shed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from .admission import Passed, ticket_with_hold
+from .holds import Passed, ticket_with_hold
 from .live_call import LiveCall
 from .prefix_cache import CacheNode
 from .sim_live import LiveProgram

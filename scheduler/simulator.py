@@ -30,9 +30,10 @@ from itertools import count
 
 from autellix.errors import InputError, SettingsError
 
-from .admission import Gate, receipt_with_hold
+from .admission import Gate
 from .balancers import DEFAULT_BALANCER, Balancer, balancer_named
 from .engine_model import EngineModel
+from .holds import receipt_with_hold
 from .policies import policy_named
 from .process_table import ProcessTable
 from .service_history import ServiceHistory

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autellix.scheduler.admission import Gate, Passed, receipt_with_hold, ticket_with_hold
+from autellix.scheduler.admission import Gate
 from autellix.scheduler.config import SchedulerConfig
+from autellix.scheduler.holds import Passed, receipt_with_hold, ticket_with_hold
 from autellix.scheduler.tickets import Receipt, Ticket
 
 CAPACITY = 1000
