@@ -149,6 +149,8 @@ class Engine:
         self.live: dict[str, Request] = {}
         self.blocks_of: dict[str, list[int]] = {}
         self.hidden: list[Request] = []
+        # vLLM keeps one block for itself, and refuses models whose longest request does not fit.
+        self.longest = min(LENGTH, (blocks - 1) * BLOCK)
         self.loaded_tokens = 0
         self.computed_tokens = 0
         self.preemptions = 0
@@ -289,8 +291,9 @@ class Engine:
         )
         for batch in self.scheduler.update_from_output(output, result).values():
             for one in batch.outputs:
-                if one.finish_reason is not None and RECEIPT_KEY in (one.kv_transfer_params or {}):
-                    receipt = Receipt.from_wire(one.kv_transfer_params[RECEIPT_KEY])
+                last = one.kv_transfer_params or {}
+                if one.finish_reason is not None and RECEIPT_KEY in last:
+                    receipt = Receipt.from_wire(last[RECEIPT_KEY])
                     self.receipts[receipt.call] = receipt
                 if one.finish_reason is not None and one.request_id in self.live:
                     request = self.live.pop(one.request_id)

@@ -13,7 +13,7 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 from benchmarks.tiny_llama import write_tiny_llama
 from tests.kernels.adversary import Adversary
-from tests.kernels.modelless import BLOCK, LAYERS, LENGTH, Engine, fingerprints, next_token
+from tests.kernels.modelless import BLOCK, LAYERS, Engine, fingerprints, next_token
 
 LIVES_AN_ENGINE = 20
 
@@ -87,7 +87,7 @@ class Life:
         context = self.contexts[program]
         context += [self.draw.randrange(10**4) for _ in range(self.draw.randint(1, 14))]
         tokens = self.draw.randint(1, 12)
-        if len(context) + tokens >= LENGTH:
+        if len(context) + tokens >= self.engine.longest:
             del context[8:]
         call = f"{program}/{self.draw.getrandbits(40)}"
         self.calls[call] = (program, tokens)

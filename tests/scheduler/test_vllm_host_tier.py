@@ -1,4 +1,4 @@
-"""The host tier under our scheduler in vLLM: whose KV is whose, which way it comes back, its cost."""
+"""The host tier under our scheduler in vLLM: whose KV it is, how it comes back, what that costs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed: pip install 'autellix[cpu]'")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
+from autellix.scheduler.vllm_adapter import ProgramScheduler
 from benchmarks.tiny_llama import write_tiny_llama
 from tests.kernels.modelless import BLOCK, LAYERS, Engine
 from tests.kernels.test_tier_fuzz import answer
@@ -31,6 +32,11 @@ def engine(tmp_path: Path) -> Callable[..., Engine]:
 
 def prompt(of: int, tokens: int = 40) -> list[int]:
     return [1000 * of + i for i in range(tokens)]
+
+
+def scheduler_of(engine: Engine) -> ProgramScheduler:
+    assert isinstance(engine.scheduler, ProgramScheduler)
+    return engine.scheduler
 
 
 def fill(engine: Engine, of: int) -> None:
@@ -103,7 +109,8 @@ def test_computing_is_chosen_where_it_is_sooner_and_loading_is_measured_again_at
     engine: Callable[..., Engine],
 ) -> None:
     one = engine(host_blocks=400)
-    side = one.scheduler.tier
+    side = scheduler_of(one).tier
+    assert side is not None
     one.add("a", prompt(1), 4, program="A")
     one.run()
 
@@ -118,7 +125,7 @@ def test_computing_is_chosen_where_it_is_sooner_and_loading_is_measured_again_at
     side._prefill_s = lambda: 0.0
     assert loaded(2) > 0, "nothing was measured: it is loaded, as vLLM would"
     side._prefill_s = lambda: 1e-12  # an engine that computes faster than any link moves
-    assert one.scheduler.tier.rates.load_s > 1e-12
+    assert side.rates.load_s > 1e-12
     assert [loaded(3 + i) > 0 for i in range(32)] == [False] * 31 + [True]
     side._prefill_s = lambda: 1.0
     assert loaded(50) > 0
@@ -132,14 +139,15 @@ def test_a_call_that_ends_while_it_waits_lets_its_kv_go(engine: Callable[..., En
     one.preempt()
     one.abort()
     one.run()
+    side = scheduler_of(one).tier
     assert one.tier is not None and not one.tier.stored("A").pinned
-    assert one.scheduler.tier is not None and not one.scheduler.tier._pins
+    assert side is not None and not side._pins
 
 
 def test_the_state_of_a_replica_tells_of_its_host_tier(engine: Callable[..., Engine]) -> None:
-    assert "kv_host_tokens" not in engine(host_blocks=0).scheduler.autellix_stats()
+    assert "kv_host_tokens" not in scheduler_of(engine(host_blocks=0)).autellix_stats()
     one = engine(host_blocks=80)
-    stats = one.scheduler.autellix_stats()
+    stats = scheduler_of(one).autellix_stats()
     assert (stats["kv_host_usage"], stats["swaps"]) == (0.0, 0)
     assert stats["kv_host_tokens"] >= 80 * BLOCK
     one.add("a", prompt(1), 4, program="A")
@@ -147,5 +155,5 @@ def test_the_state_of_a_replica_tells_of_its_host_tier(engine: Callable[..., Eng
     fill(one, 2)
     one.add("b", prompt(1), 4, program="A")
     one.run()
-    stats = one.scheduler.autellix_stats()
+    stats = scheduler_of(one).autellix_stats()
     assert 0.0 < stats["kv_host_usage"] <= 1.0 and stats["swaps"] == 1
