@@ -33,7 +33,7 @@ from .calibrate_fit import Residuals, StepFit, fit_steps
 from .calibrate_sweep import EngineLimits, Sweep
 from .engine_host import ENGINE_PROCESS
 from .engine_loop import EngineLoop
-from .engine_start import EngineProcesses, set_engine_environment
+from .engine_start import EngineProcesses, check_memory, set_engine_environment
 from .machine import cores
 from .models import DEFAULT_MODEL, resolve_model
 from .progress import Steps
@@ -121,7 +121,7 @@ async def _sweep(
     settings: Settings, model: str, served_name: str, note: Callable[[int, int, str], None]
 ) -> tuple[Sweep, dict[str, Any]]:
     set_engine_environment(debug=settings.debug)
-    from .vllm_replica import VllmReplica, check_memory
+    from .vllm_replica import VllmReplica
 
     check_memory(1)
     with contextlib.closing(EngineProcesses(debug=settings.debug)) as processes:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from ..scheduler.balancers import balancer_named
 from .engine_loop import EngineLoop
-from .engine_start import EngineProcesses, set_engine_environment
+from .engine_start import EngineProcesses, check_memory, set_engine_environment
 from .gated_replica import GatedReplica
+from .host_tier import check_host_memory, with_host_tier
 from .models import DEFAULT_MODEL, resolve_model
 from .protocols import Engine
 from .replica_pool import ReplicaPool
@@ -86,12 +87,23 @@ class EngineHost:
             self._processes.close()
 
 
+def check_machine(settings: Settings) -> None:
+    """Refuse at once what an engine of these settings would find no room for.
+
+    Raises:
+        EngineStartError, SettingsError: what is too much, and how much there is.
+    """
+    set_engine_environment(debug=settings.debug, replicas=settings.replicas)
+    check_memory(settings.replicas)
+    check_host_memory(settings.kv_host_gib)
+
+
 async def _start(settings: Settings, model: str, served_name: str, metrics: bool) -> _Engine:
     set_engine_environment(debug=settings.debug, replicas=settings.replicas)
     from .chat_service import ChatService
-    from .host_tier import with_host_tier
+    from .vllm_arguments import devices_of
     from .vllm_metrics import ReplicaMetrics
-    from .vllm_replica import VllmReplica, check_memory, devices_of
+    from .vllm_replica import VllmReplica
 
     await asyncio.sleep(0)  # the imports took seconds: who has given up since gets no engine
     check_memory(settings.replicas)
@@ -108,7 +120,7 @@ async def _start(settings: Settings, model: str, served_name: str, metrics: bool
             config,
             served_name=served_name,
             processes=processes,
-            devices=devices_of(index, settings.replicas, settings.engine_args),
+            devices=devices_of(index, max(settings.replicas, index + 1), settings.engine_args),
             stat_logger=kept and kept.logger_for(index),
         )
         return await GatedReplica.before(replica, config)

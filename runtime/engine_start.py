@@ -16,6 +16,8 @@ from multiprocessing import resource_tracker, spawn
 from pathlib import Path
 from typing import Any
 
+from autellix.errors import EngineStartError
+
 from . import replica_process
 from .machine import available_memory_gib, cores
 from .replica_process import SCRATCH_VARIABLE
@@ -25,6 +27,8 @@ from .scratch import Scratch
 _FEW_CORES = 8
 _LOGS_KEPT = 50
 _NO_COMPILING = "TORCHDYNAMO_DISABLE"
+# Memory of the engine's processes beside weights and KV cache, measured with the embedded model.
+_PROCESSES_GIB = 2.0
 
 
 def state_folder() -> Path:
@@ -92,6 +96,25 @@ def is_cpu_build() -> bool:
 def threads_are_bound() -> bool:
     """Whether vLLM pins its threads to cores."""
     return os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "auto") != "nobind"
+
+
+def check_memory(replicas: int) -> None:
+    """Refuse early, in words, what would otherwise end in the kernel's memory killer.
+
+    Raises:
+        EngineStartError: so many replicas do not fit.
+    """
+    if not is_cpu_build():
+        return
+    kv_gib = float(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or 4)
+    need, have = replicas * (kv_gib + _PROCESSES_GIB), available_memory_gib()
+    if have < need:
+        who = "the engine needs" if replicas == 1 else f"{replicas} replicas need"
+        raise EngineStartError(
+            f"Not enough memory: {who} about {need:.1f} GiB, {replicas * kv_gib:.0f} GiB of them "
+            f"for the KV cache, and {have:.1f} GiB are free. Free some, or set "
+            "VLLM_CPU_KVCACHE_SPACE to fewer GiB."
+        )
 
 
 def log_vllm_to(log: Path) -> None:

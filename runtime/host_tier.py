@@ -39,15 +39,24 @@ def with_host_tier(
     gib = default_host_gib() if host_gib is None else host_gib
     if gib == 0:
         return dict(given)
-    free = available_memory_gib()
-    if gib > free:
-        raise SettingsError(
-            f"--kv-host-gib asks for {gib:g} GiB of host memory, and {free:.1f} GiB are free. Ask "
-            "for less, or write 0 to do without."
-        )
+    check_host_memory(gib)
     from ..kernels.offload import transfer_config
 
     return {**given, _ARGUMENT: transfer_config(int(gib * 2**30 / replicas))}
+
+
+def check_host_memory(host_gib: float | None) -> None:
+    """Refuse early what the machine does not have; None asks for no more than it has.
+
+    Raises:
+        SettingsError: there is not so much memory.
+    """
+    free = available_memory_gib()
+    if host_gib is not None and host_gib > free:
+        raise SettingsError(
+            f"--kv-host-gib asks for {host_gib:g} GiB of host memory, and {free:.1f} GiB are free. "
+            "Ask for less, or write 0 to do without."
+        )
 
 
 def default_host_gib() -> int:

@@ -21,7 +21,7 @@ from autellix.errors import InputError, UsageError
 from ..integrations.langgraph_private import is_drained
 from ..tracing.summary import summary_table
 from .answers import answer_text, how_to_go_on, outcome_json
-from .engine_host import EngineHost
+from .engine_host import EngineHost, check_machine
 from .graph_config import read_graph_config
 from .inputs import InputLine, read_inputs
 from .interrupts import INTERRUPTED, Interrupts
@@ -89,6 +89,8 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
         # Before the engine, which takes long: a mistake in the target should show at once.
         stack.enter_context(command.environment())
         job = command.prepare()
+        if host is None:
+            check_machine(settings)
         with Steps("engine", shown=not settings.quiet, console=console) as steps:
             steps.note("starting, some 20 s on a CPU")
             session.start()

@@ -16,7 +16,7 @@ from autellix.errors import AutellixError
 from ..integrations.openai_endpoint import new_key
 from .client_calls import ClientCalls
 from .client_sessions import ClientSessions
-from .engine_host import EngineHost
+from .engine_host import EngineHost, check_machine
 from .http_server import HttpServer
 from .interrupts import Interrupts
 from .progress import Steps
@@ -148,6 +148,8 @@ def serve_until_stopped(
     """
     console = Console(stderr=True)
     keys = serving.keys()
+    if host is None:
+        check_machine(settings)
     with logging_to(console, settings.debug), Interrupts() as interrupts:
         stopped: queue.SimpleQueue[None] = queue.SimpleQueue()  # fit for signal handlers
         with Steps("engine", shown=not settings.quiet, console=console) as steps:

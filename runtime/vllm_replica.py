@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import difflib
 import multiprocessing
-import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from autellix.errors import (
     CallError,
     EngineError,
-    EngineStartError,
     EngineStoppedError,
     ReplicaLostError,
     SettingsError,
@@ -26,103 +22,21 @@ from ..scheduler.step_log import Step
 from ..scheduler.tickets import Receipt
 from .call_errors import call_error
 from .engine_loop import in_thread
-from .engine_start import (
-    EngineProcesses,
-    log_vllm_to,
-    state_folder,
-    threads_are_bound,
-)
-from .machine import available_memory_gib
+from .engine_start import EngineProcesses, log_vllm_to, state_folder
 from .protocols import EngineCall, EngineChunk, EngineStats
+from .start_errors import start_error
+from .vllm_arguments import SCHEDULER, compiles, engine_args
 from .vllm_names import (
-    AsyncEngineArgs,
     AsyncLLM,
     EngineDeadError,
     EngineGenerateError,
     RequestOutput,
     VLLMClientError,
     core_processes,
-    current_platform,
-    device_count,
 )
 
-_SCHEDULER = "autellix.scheduler.vllm_adapter.ProgramScheduler"
-# The model runs in the engine core's own process: one process less to start, and no two that wait
-# for each other by spinning. vLLM's short name for it, "uni", is refused on CPUs for the sake of
-# thread binding; this is for where threads are not bound.
-_IN_ENGINE_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-# Memory of the engine's processes beside weights and KV cache, measured with the embedded model.
-_PROCESSES_GIB = 2.0
 # How long calls under way may take to hear that their engine is stopped.
 _CALLS_END_S = 1.0
-_NO_MODEL = ("repo id", "local folder", "offline", "huggingface", "outgoing traffic")
-_OURS = {"scheduler_cls", "scheduling_policy", "additional_config", "model"}
-
-
-def engine_args(
-    model: str,
-    given: Mapping[str, Any],
-    scheduler: SchedulerConfig,
-    *,
-    served_name: str,
-    scheduler_class: str = _SCHEDULER,
-) -> AsyncEngineArgs:
-    """Arguments of vLLM for a replica: what was given, our scheduler, and defaults for a CPU.
-
-    Args:
-        scheduler_class: dotted name of :class:`ProgramScheduler` or a kind of it.
-
-    Raises:
-        SettingsError: an argument that vLLM does not have, or that is ours to set.
-    """
-    known = {f.name for f in dataclasses.fields(AsyncEngineArgs)}
-    for name in given:
-        if name in _OURS:
-            raise SettingsError(f"--engine-arg {name} is set by Autellix itself; leave it out.")
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise SettingsError(
-                f"vLLM has no engine argument {name!r}"
-                + (f"; did you mean {near[0]!r}?" if near else ".")
-            )
-    defaults: dict[str, Any] = {"served_model_name": [served_name], "disable_log_stats": True}
-    if current_platform.is_cpu():
-        defaults |= {"dtype": "bfloat16", "enforce_eager": True, "block_size": 32}
-        defaults |= {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
-        if given.get("tensor_parallel_size", 1) == 1 and not threads_are_bound():
-            defaults["distributed_executor_backend"] = _IN_ENGINE_CORE
-    values = defaults | dict(given)
-    return AsyncEngineArgs(
-        model=model,
-        scheduler_cls=scheduler_class,
-        scheduling_policy="priority",
-        additional_config={"autellix": scheduler.to_dict()},
-        **values,
-    )
-
-
-def compiles(args: AsyncEngineArgs) -> bool:
-    """Whether the engine is to compile its model, rather than to run it as it is."""
-    return not (args.enforce_eager and current_platform.is_cpu())
-
-
-def devices_of(index: int, replicas: int, given: Mapping[str, Any]) -> list[int] | None:
-    """GPUs of a replica: as many as one needs, beginning where the one before it ends.
-
-    Args:
-        index: of the replica.
-        replicas: how many there are.
-        given: arguments of vLLM's engine.
-
-    Returns:
-        None where vLLM is to choose: one replica, a CPU, or devices that were given by hand. With
-        fewer GPUs than the replicas need, they share them in turns.
-    """
-    if replicas == 1 or current_platform.is_cpu() or "device_ids" in given:
-        return None
-    size = int(given.get("tensor_parallel_size", 1)) * int(given.get("pipeline_parallel_size", 1))
-    count = device_count()
-    return [(index * size + rank) % count for rank in range(size)]
 
 
 class VllmReplica:
@@ -154,7 +68,7 @@ class VllmReplica:
         served_name: str,
         processes: EngineProcesses | None = None,
         devices: Sequence[int] | None = None,
-        scheduler_class: str = _SCHEDULER,
+        scheduler_class: str = SCHEDULER,
         stat_logger: Any = None,
     ) -> VllmReplica:
         """Start the replica's processes and wait until they serve.
@@ -180,7 +94,7 @@ class VllmReplica:
         except SettingsError:
             raise
         except Exception as cause:  # it looks the model up
-            raise _start_error(model, cause, None) from cause
+            raise start_error(model, cause, None) from cause
         if devices is not None:
             args.device_ids = list(devices)
         own = EngineProcesses(debug=False) if processes is None else None
@@ -193,7 +107,7 @@ class VllmReplica:
                 try:
                     return AsyncLLM.from_engine_args(args, stat_loggers=loggers)
                 except Exception as cause:
-                    raise _start_error(model, cause, log) from cause
+                    raise start_error(model, cause, log) from cause
                 finally:
                     if log is not None:
                         # Not earlier: vLLM sets its loggers up anew when an engine starts.
@@ -365,57 +279,3 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 def _nothing(timeout: float | None = None) -> None:
     pass
-
-
-def check_memory(replicas: int) -> None:
-    """Refuse early, in words, what would otherwise end in the kernel's memory killer.
-
-    Raises:
-        EngineStartError: so many replicas do not fit.
-    """
-    if not current_platform.is_cpu():
-        return
-    kv_gib = float(os.environ.get("VLLM_CPU_KVCACHE_SPACE") or 4)
-    need, have = replicas * (kv_gib + _PROCESSES_GIB), available_memory_gib()
-    if have < need:
-        who = "the engine needs" if replicas == 1 else f"{replicas} replicas need"
-        raise EngineStartError(
-            f"Not enough memory: {who} about {need:.1f} GiB, {replicas * kv_gib:.0f} GiB of them "
-            f"for the KV cache, and {have:.1f} GiB are free. Free some, or set "
-            "VLLM_CPU_KVCACHE_SPACE to fewer GiB."
-        )
-
-
-def _start_error(model: str, cause: Exception, logfile: Path | None) -> EngineStartError:
-    text = " ".join(str(cause).split())
-    last = _last_error(logfile)
-    where = f" Its log is {logfile}." if logfile is not None and logfile.is_file() else ""
-    lowered = f"{text} {last}".lower()
-    if any(sign in lowered for sign in _NO_MODEL):
-        return EngineStartError(
-            f"There is no model {model!r}: it is neither a folder on this machine nor could it be "
-            f"fetched from the model hub. Give the path of a model folder with --model, or leave "
-            f"--model out for the embedded model.{where}"
-        )
-    if "memory" in lowered:
-        return EngineStartError(
-            f"Not enough memory for the engine: {last or text}. Use a smaller --engine-arg "
-            f"max_model_len or max_num_seqs, or less KV cache (VLLM_CPU_KVCACHE_SPACE on a CPU, "
-            f"--engine-arg gpu_memory_utilization=0.8 on a GPU).{where}"
-        )
-    return EngineStartError(
-        f"The engine did not start: {last or text or type(cause).__name__}. `autellix doctor` "
-        f"checks the machine; --debug shows the engine's own log.{where}"
-    )
-
-
-def _last_error(logfile: Path | None) -> str:
-    """The last line of a log that names an exception, without the logger's prefix."""
-    if logfile is None or not logfile.is_file():
-        return ""
-    for line in reversed(logfile.read_text(errors="replace").splitlines()):
-        text = line.split("]", 1)[-1].strip() if " ERROR " in f" {line} " else line.strip()
-        name = text.split(":", 1)[0]
-        if name.endswith(("Error", "Exception")) and "Engine core initialization" not in text:
-            return text[:400]
-    return ""

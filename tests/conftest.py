@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -57,10 +58,10 @@ def engine_host() -> Iterator[EngineHost]:
     assert not left
 
 
-@pytest.fixture
-def session(engine_host: EngineHost) -> Iterator[Session]:
-    """A fresh run on the shared engine; at its end nothing is left open anywhere."""
-    session = Session(Settings(quiet=True), engine_host)
+@contextmanager
+def run_on(host: EngineHost) -> Iterator[Session]:
+    """A fresh run on a running engine; at its end nothing is left open anywhere."""
+    session = Session(Settings(quiet=True), host)
     session.start()
     use_session(session)
     try:
@@ -68,8 +69,15 @@ def session(engine_host: EngineHost) -> Iterator[Session]:
     finally:
         session.finish()
         use_session(None)
-    idle_stats(engine_host)
+    idle_stats(host)
     tables = session.recorder.tables()
     assert (tables["runs"], tables["calls"]) == (0, 0)
     assert not session.programs.table.programs
     assert not [p for p in session.record.document()["programs"] if p["status"] == "running"]
+
+
+@pytest.fixture
+def session(engine_host: EngineHost) -> Iterator[Session]:
+    """A run on the shared engine."""
+    with run_on(engine_host) as session:
+        yield session

@@ -13,7 +13,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from autellix.errors import InputError, SettingsError, TargetError, UsageError
+from autellix.errors import (
+    EngineStartError,
+    InputError,
+    SettingsError,
+    TargetError,
+    UsageError,
+)
+from autellix.runtime import engine_start
 from autellix.runtime.engine_host import EngineHost
 from autellix.runtime.run_command import RunRequest, run_request
 from autellix.runtime.settings import Settings
@@ -383,6 +390,28 @@ def test_the_kinds_of_refusal_can_be_told_apart(write: Write) -> None:
     for target, input, kind in [("agnt.py", "1", TargetError), ("agent.py", "{oops", InputError)]:
         with pytest.raises(kind):
             run_request(RunRequest(target=target, input=input), Settings(quiet=True), NoEngine())
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"replicas": 99}, "99 replicas need about"),
+        ({"kv_host_gib": 9999.0}, "asks for 9999 GiB of host memory"),
+    ],
+)
+def test_what_the_machine_has_no_room_for_is_refused_before_anything_starts(
+    write: Write,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    asked: dict[str, Any],
+    said: str,
+) -> None:
+    monkeypatch.setattr(engine_start, "is_cpu_build", lambda: True)
+    target = write("agent.py", ONE_GRAPH)
+    request = RunRequest(target=f"{target}:graph", input='{"messages": []}')
+    with pytest.raises((EngineStartError, SettingsError), match=said):
+        run_request(request, Settings(**asked))
+    assert "starting" not in capsys.readouterr().err
 
 
 def test_settings_that_cannot_be_are_refused_where_they_are_made() -> None:

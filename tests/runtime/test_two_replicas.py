@@ -14,8 +14,9 @@ import pytest
 from autellix import ChatAutellix
 from autellix.runtime.engine_host import ENGINE_PROCESS, EngineHost
 from autellix.runtime.replica_slot import ReplicaSlot
-from autellix.runtime.session import Session, use_session
+from autellix.runtime.session import Session
 from autellix.runtime.settings import Settings
+from tests.conftest import run_on
 
 pytestmark = pytest.mark.slow
 
@@ -36,14 +37,8 @@ def two_replicas() -> Iterator[EngineHost]:
 
 @pytest.fixture
 def run(two_replicas: EngineHost) -> Iterator[Session]:
-    session = Session(Settings(quiet=True), two_replicas)
-    session.start()
-    use_session(session)
-    try:
+    with run_on(two_replicas) as session:
         yield session
-    finally:
-        session.finish()
-        use_session(None)
 
 
 def core(slot: ReplicaSlot) -> int:

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from autellix.errors import EngineStartError, SettingsError
+from autellix.runtime import engine_start
 from autellix.runtime.engine_host import EngineHost
 from autellix.runtime.protocols import EngineCall, EngineChunk
+from autellix.runtime.start_errors import start_error
 from autellix.scheduler.config import SchedulerConfig
 from autellix.scheduler.tickets import Ticket
 from tests.conftest import CONTEXT
 from tests.runtime.engine_contract import EngineContract, EngineUnderTest
 
-vllm_replica = pytest.importorskip("autellix.runtime.vllm_replica")
+vllm_arguments = pytest.importorskip("autellix.runtime.vllm_arguments")
 
 
 class VllmPrompts:
@@ -56,7 +58,7 @@ class TestVllmReplica(EngineContract):
 def arguments(**given: Any) -> Any:
     # A folder that is there: offline, vLLM looks a name up in the hub's cache at once.
     model = str(Path(__file__).parent)
-    return vllm_replica.engine_args(model, given, SchedulerConfig(), served_name="name")
+    return vllm_arguments.engine_args(model, given, SchedulerConfig(), served_name="name")
 
 
 def test_what_was_given_wins_over_the_defaults() -> None:
@@ -78,11 +80,11 @@ def test_what_autellix_sets_is_not_for_others() -> None:
 
 
 def test_too_little_memory_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_replica, "available_memory_gib", lambda: 2.5)
-    monkeypatch.setattr(vllm_replica.current_platform, "is_cpu", lambda: True)
+    monkeypatch.setattr(engine_start, "available_memory_gib", lambda: 2.5)
+    monkeypatch.setattr(engine_start, "is_cpu_build", lambda: True)
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
     with pytest.raises(EngineStartError) as raised:
-        vllm_replica.check_memory(1)
+        engine_start.check_memory(1)
     message = str(raised.value)
     assert "6.0 GiB" in message
     assert "2.5 GiB are free" in message
@@ -90,9 +92,9 @@ def test_too_little_memory_is_told_before_anything_starts(monkeypatch: pytest.Mo
 
 
 def test_replicas_get_the_devices_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vllm_replica.current_platform, "is_cpu", lambda: False)
-    monkeypatch.setattr(vllm_replica, "device_count", lambda: 4)
-    devices = vllm_replica.devices_of
+    monkeypatch.setattr(vllm_arguments.current_platform, "is_cpu", lambda: False)
+    monkeypatch.setattr(vllm_arguments, "device_count", lambda: 4)
+    devices = vllm_arguments.devices_of
     two = {"tensor_parallel_size": 2}
     assert [devices(index, 2, two) for index in range(2)] == [[0, 1], [2, 3]]
     assert [devices(index, 4, {}) for index in range(4)] == [[0], [1], [2], [3]]
@@ -100,7 +102,7 @@ def test_replicas_get_the_devices_one_after_the_other(monkeypatch: pytest.Monkey
     assert [devices(index, 6, {}) for index in (4, 5)] == [[0], [1]]
     assert devices(0, 1, two) is None
     assert devices(0, 2, {"device_ids": [3]}) is None
-    monkeypatch.setattr(vllm_replica.current_platform, "is_cpu", lambda: True)
+    monkeypatch.setattr(vllm_arguments.current_platform, "is_cpu", lambda: True)
     assert devices(0, 2, {}) is None
 
 
@@ -130,7 +132,7 @@ def test_a_failed_start_names_the_cause_from_the_log(
 ) -> None:
     file = tmp_path / "engine.log"
     file.write_text(log)
-    message = str(vllm_replica._start_error("some/model", RuntimeError(raised), file))
+    message = str(start_error("some/model", RuntimeError(raised), file))
     assert said in message
     assert str(file) in message
     assert "\n" not in message
