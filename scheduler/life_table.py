@@ -4,9 +4,10 @@ Work is counted in tokens: those generated, and a quarter of those computed of p
 engine takes many at a time. A program needs as many whatever else the engine does; its service in
 seconds grows with the batch and with what has to be computed again.
 
-A token counts by the part of the engine that is taken while it is made: a seat, or as much of the
-KV cache as the context is long, whichever is more. Where the cache is what is short, a program with
-a context twice as long keeps twice as many others out.
+A generated token counts by the part of the engine that is taken while it is made: a seat, or as
+much of the KV cache as the context is long, whichever is more. Where the cache is what is short, a
+program with a context twice as long keeps twice as many others out. A prompt keeps the engine busy
+by itself while it is computed and its memory no longer: it counts the same in any context.
 
 For each bucket of work the table keeps two sums: the work that programs did in it (*exposure*) and
 how many programs ended in it. Ends / exposure estimates the hazard, the chance to end with the next
@@ -45,7 +46,7 @@ WIDTHS: tuple[float, ...] = (*(high - low for low, high in pairwise(BOUNDS)), BO
 
 
 def share_of(context_tokens: int) -> float:
-    """What a token counts that is made at a context of this length."""
+    """What a token counts that is generated at a context of this length."""
     return max(1.0, context_tokens / CONTEXT_TOKENS_PER_SEAT)
 
 
@@ -57,8 +58,8 @@ def work_of(output_tokens: int, new_prompt_tokens: int, context_tokens: int = 0)
         new_prompt_tokens: of its prompt, those that no earlier call of its program had computed.
         context_tokens: its prompt and its output.
     """
-    made = output_tokens + new_prompt_tokens / PROMPT_TOKENS_PER_TOKEN
-    return made * share_of(context_tokens)
+    computed = new_prompt_tokens / PROMPT_TOKENS_PER_TOKEN
+    return output_tokens * share_of(context_tokens) + computed
 
 
 class LifeTable:
