@@ -4,7 +4,7 @@
 
 A load of 1 is as many times the capacity of one replica (:mod:`benchmarks.capacity`) as there are
 replicas, and programs come for each replica in the same number: so cells of different numbers of
-replicas can be compared. A load of 0.03 is always among them, as in ``benchmarks.sweep``.
+replicas can be compared. Of several loads, 0.03 is always one, as in ``benchmarks.sweep``.
 
 What it says beside the cells:
 
@@ -73,7 +73,9 @@ def main(arguments: Sequence[str]) -> None:
     """Run the cells, print and write them."""
     options = _options(arguments)
     replicas = whole_numbers_in(options.replicas, "--replicas")
-    loads = sorted({UNLOADED, *numbers_in(options.load, "--load", MOST_LOAD)})
+    loads = numbers_in(options.load, "--load", MOST_LOAD)
+    if len(loads) > 1:
+        loads = sorted({UNLOADED, *loads})
     seeds = whole_numbers_in(options.seed, "--seed")
     balancers = names_in(options.balancers, "--balancers")
     keys = [

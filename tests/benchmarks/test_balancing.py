@@ -15,7 +15,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict:
     path = tmp_path_factory.mktemp("balancing") / "found.json"
     main(
         [
-            *("--workload", "bfcl", "--replicas", "1,2", "--programs", "10", "--load", "1.0"),
+            *("--workload", "bfcl", "--replicas", "1,2", "--programs", "10", "--load", "0.5,1.0"),
             *("--balancers", "expected-cost,round-robin", "--json", str(path)),
         ]
     )
@@ -24,14 +24,9 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 def test_one_replica_needs_no_balancer_and_others_are_run_with_each(document: dict) -> None:
     cells = [(c["replicas"], c["load"], c["balancer"]) for c in document["cells"]]
-    assert cells == [
-        (1, UNLOADED, "expected-cost"),
-        (1, 1.0, "expected-cost"),
-        (2, UNLOADED, "expected-cost"),
-        (2, UNLOADED, "round-robin"),
-        (2, 1.0, "expected-cost"),
-        (2, 1.0, "round-robin"),
-    ]
+    loads, balancers = (UNLOADED, 0.5, 1.0), ("expected-cost", "round-robin")
+    alone = [(1, load, balancers[0]) for load in loads]
+    assert cells == alone + [(2, load, name) for load in loads for name in balancers]
 
 
 def test_load_and_programs_are_as_many_times_those_of_one_replica(document: dict) -> None:
