@@ -20,6 +20,7 @@ from autellix.errors import AutellixError, CallError
 from ..scheduler.tickets import Ticket
 from .call_errors import call_error
 from .engine_front import ContentSink, EngineFront, ReceiptSink, engine_front, errors_of_call
+from .model_front import ModelFront
 from .openai_application import openai_application
 from .protocols import Engine
 from .vllm_names import (
@@ -64,7 +65,7 @@ class ChatService:
         await self._front.settled()
 
     @classmethod
-    async def create(cls, engine: Engine, borrowed: AsyncLLM) -> ChatService:
+    async def create(cls, engine: Engine, borrowed: AsyncLLM | ModelFront) -> ChatService:
         """Set vLLM's front end up around ``engine``, with ``borrowed``'s tokenizer and config."""
         parser = make_arg_parser(FlexibleArgumentParser())
         arguments = ["--model", borrowed.model_config.model, "--served-model-name", engine.model]

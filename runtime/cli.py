@@ -126,6 +126,8 @@ def run(
     policy: options.Policy = None,
     admission: options.Admission = None,
     replicas: options.Replicas = None,
+    ray_address: options.RayAddress = None,
+    ray_wait: options.RayWait = None,
     balancer: options.Balancer = None,
     checkpointer: Annotated[
         str | None,
@@ -196,6 +198,8 @@ def run(
             policy=policy,
             admission=admission,
             replicas=replicas,
+            ray_address=ray_address,
+            ray_wait=ray_wait,
             balancer=balancer,
             checkpointer=checkpointer,
             journal=journal,

@@ -12,7 +12,27 @@ Model = Annotated[
     typer.Option(envvar="AUTELLIX_MODEL", help="Any model vLLM serves. [embedded model]"),
 ]
 Engine = Annotated[
-    str | None, typer.Option(envvar="AUTELLIX_ENGINE", help="Kind of engine. [vllm]")
+    str | None,
+    typer.Option(
+        envvar="AUTELLIX_ENGINE",
+        help="vllm, on this machine, or ray, on the machines of a Ray cluster. [vllm]",
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        envvar="AUTELLIX_RAY_ADDRESS",
+        metavar="HOST:PORT",
+        help="Head of the Ray cluster, or auto. [RAY_ADDRESS; else this machine alone]",
+    ),
+]
+RayWait = Annotated[
+    float | None,
+    typer.Option(
+        envvar="AUTELLIX_RAY_WAIT",
+        metavar="SECONDS",
+        help="How long to wait for room in the Ray cluster, as for an autoscaler. [20]",
+    ),
 ]
 EngineArg = Annotated[
     list[str] | None,

@@ -15,6 +15,7 @@ from autellix.errors import AutellixError
 from ..scheduler.tickets import Receipt, Ticket
 from .answer_text import AnswerText
 from .guided import bound_whitespace
+from .model_front import ModelFront
 from .protocols import Engine, EngineCall
 from .served_call import served_call
 from .vllm_names import (
@@ -45,10 +46,11 @@ class EngineFront(EngineClient):
 
     Args:
         engine: runs the calls.
-        borrowed: a replica's client, whose tokenizer, configuration and side services are used.
+        borrowed: a replica's client, or what stands in for one, whose tokenizer, configuration and
+            side services are used.
     """
 
-    def __init__(self, engine: Engine, borrowed: AsyncLLM) -> None:
+    def __init__(self, engine: Engine, borrowed: AsyncLLM | ModelFront) -> None:
         self.engine = engine
         self.vllm_config = borrowed.vllm_config
         self.model_config = borrowed.model_config
@@ -169,7 +171,7 @@ class EngineFront(EngineClient):
         """Nothing: the engine belongs to its host."""
 
 
-def engine_front(engine: Engine, borrowed: AsyncLLM) -> EngineFront:
+def engine_front(engine: Engine, borrowed: AsyncLLM | ModelFront) -> EngineFront:
     """A front over ``engine``.
 
     What is left of vLLM's protocol (profiling, sleeping, LoRA ...) goes to ``borrowed``.

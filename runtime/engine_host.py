@@ -22,8 +22,9 @@ from .settings import Settings
 
 if TYPE_CHECKING:
     from .chat_service import ChatService
+    from .ray_cluster import RayCluster
 
-    _Engine = tuple[ReplicaPool, ChatService, EngineProcesses]
+    _Engine = tuple[ReplicaPool, ChatService, EngineProcesses | RayCluster]
 
 _STOP_TIMEOUT_S = 30.0
 _GIVE_UP_S = 0.5
@@ -38,7 +39,7 @@ class EngineHost:
         loop: EngineLoop,
         engine: Engine,
         chat: ChatService,
-        processes: EngineProcesses | None = None,
+        processes: EngineProcesses | RayCluster | None = None,
     ) -> None:
         self.loop = loop
         self.engine = engine
@@ -93,12 +94,18 @@ def check_machine(settings: Settings) -> None:
     Raises:
         EngineStartError, SettingsError: what is too much, and how much there is.
     """
+    if settings.engine == "ray":
+        return  # its machines are looked at when the cluster has been reached
     set_engine_environment(debug=settings.debug, replicas=settings.replicas)
     check_memory(settings.replicas)
     check_host_memory(settings.kv_host_gib)
 
 
 async def _start(settings: Settings, model: str, served_name: str, metrics: bool) -> _Engine:
+    if settings.engine == "ray":
+        from .ray_start import start_on_ray
+
+        return await start_on_ray(settings, served_name)
     set_engine_environment(debug=settings.debug, replicas=settings.replicas)
     from .chat_service import ChatService
     from .vllm_arguments import devices_of

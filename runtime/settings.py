@@ -20,7 +20,7 @@ from ..scheduler.policies import POLICIES
 
 POLICY_NAMES = tuple(policy.name for policy in POLICIES)
 
-ENGINE_KINDS = ("vllm",)
+ENGINE_KINDS = ("vllm", "ray")
 SHORTEST_REFRESH_S = 0.1
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
@@ -40,6 +40,10 @@ class Settings:
         admission: whether only programs whose KV fits the cache together run calls; None leaves it
             to the policy.
         replicas: how many engines share the calls.
+        ray_address: HOST:PORT of a Ray cluster's head, or "auto" for this machine's; None leaves it
+            to RAY_ADDRESS, and without that to a cluster of the run's own. For the engine "ray".
+        ray_wait: how long to wait for room in the cluster, seconds; None waits shortly, and not at
+            all where the whole cluster has too little.
         balancer: which of them serves a call; one of ``BALANCER_NAMES``.
         checkpointer: where graphs that bring no checkpointer keep their threads: "memory",
             "sqlite:PATH" or "postgres:URL"; None gives them none.
@@ -61,6 +65,8 @@ class Settings:
     policy: str = "default"
     admission: bool | None = None
     replicas: int = 1
+    ray_address: str | None = None
+    ray_wait: float | None = None
     balancer: str = DEFAULT_BALANCER
     checkpointer: str | None = None
     journal: Path | None = None
@@ -89,6 +95,10 @@ class Settings:
         if self.kv_host_gib is not None and not 0 <= self.kv_host_gib < float("inf"):
             raise SettingsError(
                 f"--kv-host-gib is a number of GiB from 0 on, got {self.kv_host_gib:g}."
+            )
+        if self.ray_wait is not None and not 0 <= self.ray_wait < float("inf"):
+            raise SettingsError(
+                f"--ray-wait is a number of seconds from 0 on, got {self.ray_wait:g}."
             )
         if self.replicas < 1:
             raise SettingsError(f"--replicas must be at least 1, got {self.replicas}.")
@@ -120,6 +130,8 @@ class Settings:
             values["kv_host_gib"] = _gib(variable_of("kv_host_gib"), found["kv_host_gib"])
         if "replicas" in found:
             values["replicas"] = _whole(variable_of("replicas"), found["replicas"])
+        if "ray_wait" in found:
+            values["ray_wait"] = _number(variable_of("ray_wait"), found["ray_wait"])
         for name in ("journal", "trace"):
             if name in found:
                 values[name] = Path(found[name])

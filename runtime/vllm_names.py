@@ -31,6 +31,7 @@ if (_installed := installed_version()) is None:
     )
 
 try:
+    from vllm.config import VllmConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.engine.protocol import EngineClient
     from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -42,12 +43,15 @@ try:
     )
     from vllm.entrypoints.serve.engine.protocol import ErrorResponse
     from vllm.exceptions import GracefulHTTPError, VLLMClientError
-    from vllm.outputs import RequestOutput
+    from vllm.logprobs import Logprob
+    from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.platforms import current_platform
+    from vllm.renderers import renderer_from_config
     from vllm.sampling_params import RequestOutputKind, SamplingParams
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+    from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.metrics.loggers import PrometheusStatLogger
     from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 except ImportError as cause:
@@ -88,17 +92,21 @@ __all__ = [
     "AsyncLLM",
     "ChatCompletionRequest",
     "ChatCompletionResponse",
+    "CompletionOutput",
     "EngineClient",
     "EngineDeadError",
     "EngineGenerateError",
     "ErrorResponse",
     "FlexibleArgumentParser",
     "GracefulHTTPError",
+    "InputProcessor",
+    "Logprob",
     "PrometheusStatLogger",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
     "VLLMClientError",
+    "VllmConfig",
     "build_app",
     "core_processes",
     "current_platform",
@@ -106,5 +114,6 @@ __all__ = [
     "init_app_state",
     "installed_version",
     "make_arg_parser",
+    "renderer_from_config",
     "validate_xgrammar_grammar",
 ]

@@ -1,0 +1,74 @@
+"""Every Ray name the runtime uses, imported and checked in one place.
+
+Importing this module imports Ray, so only what has to do with a cluster does, late.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from autellix.errors import VersionError
+
+TESTED = "2.60"
+_OLDEST = (2, 50)
+_NEWEST_MAJOR = 2
+
+INSTALL = "pip install 'autellix[ray]'"
+
+
+def installed_version() -> str | None:
+    """Version of the installed Ray, None where there is none."""
+    try:
+        return version("ray")
+    except PackageNotFoundError:
+        return None
+
+
+if (_installed := installed_version()) is None:
+    raise VersionError(f"--engine ray needs Ray, which is not installed. Install it: {INSTALL}")
+_numbers = tuple(int(part) for part in _installed.split(".")[:2])
+if _numbers < _OLDEST or _numbers[0] > _NEWEST_MAJOR:
+    raise VersionError(
+        f"Ray {_installed} cannot be used: this release was tested with Ray {TESTED} and takes "
+        f"{'.'.join(map(str, _OLDEST))} or newer of Ray {_NEWEST_MAJOR}. Install it: {INSTALL}"
+    )
+
+# Ray tells its makers how it is used, unless told not to before it is imported.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+try:
+    import ray
+    from ray.actor import ActorHandle
+    from ray.exceptions import AuthenticationError, RayActorError, RayError, RuntimeEnvSetupError
+    from ray.util import placement_group, remove_placement_group
+    from ray.util.placement_group import PlacementGroup
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+except ImportError as cause:
+    raise VersionError(
+        f"Ray {_installed} cannot be used: {cause}. This release was tested with Ray {TESTED}. "
+        f"Install it: {INSTALL}"
+    ) from cause
+
+
+def quiet_ray(*, debug: bool) -> None:
+    """Ray's own messages on the terminal, which are many, are for ``--debug``."""
+    logging.getLogger("ray").setLevel(logging.INFO if debug else logging.ERROR)
+
+
+__all__ = [
+    "TESTED",
+    "ActorHandle",
+    "AuthenticationError",
+    "PlacementGroup",
+    "PlacementGroupSchedulingStrategy",
+    "RayActorError",
+    "RayError",
+    "RuntimeEnvSetupError",
+    "installed_version",
+    "placement_group",
+    "quiet_ray",
+    "ray",
+    "remove_placement_group",
+]
