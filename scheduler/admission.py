@@ -11,7 +11,8 @@ other's contexts out, and everybody computes them again. The gate stands before 
    order: level of attained service, then arrival.
 4. Where there is no room for the best of them, programs that stand at least ``gap`` levels below it
    are told to go, worst first: their running calls end, further ones are held, and with the last
-   running call their room is free. The same happens when the rooms have outgrown the cache.
+   running call their room is free. The better one need not wait for that where the cache, which is
+   larger than the limit, holds both. The same happens when the rooms have outgrown the cache.
    A program that goes will compute its context again (its room), and all that are held wait for
    that. What is gained: in its room, as often as the better one fits into it, others do not wait
    for what is left of it, for which the work it has had stands in, as in attained service. The
@@ -231,7 +232,9 @@ class Gate:
         staying = self.used_tokens - self._going_tokens
         if program.inside:
             return staying + program.room <= limit
-        return self.used_tokens + program.tokens - self._shared <= limit
+        needed = program.tokens - self._shared
+        most = self.limit.most_tokens - self._shared
+        return staying + needed <= limit and self.used_tokens + needed <= most
 
     def _make_room(self, best: GateProgram) -> bool:
         """Tell worse programs to go for this one; whether it fits already."""

@@ -180,12 +180,20 @@ class TestWithALimit:
         worked(tight, "B", calls=4)
         tight.comes(ticket("A.1", attained_s=3.0))
         tight.comes(ticket("B.1", attained_s=7.0))
-        assert tight.comes(ticket("C.1")) == [], "B runs its call to the end"
+        assert tight.comes(ticket("C.1", tokens=450)) == [], "B runs its call to the end"
         assert tight.ends("B.1", receipt("B.1")) == ["C.1"]
         assert tight.comes(ticket("B.2", attained_s=7.0)) == []
         tight.ends("C.1", receipt("C.1"))
         tight.gate.program_ended("C", 0.0)
         assert tight.collect() == ["B.2"]
+        assert tight.gate.paused_programs == 1
+
+    def test_the_better_one_need_not_wait_where_the_cache_holds_both(self, tight: Door) -> None:
+        worked(tight, "B", calls=4)
+        tight.comes(ticket("A.1", attained_s=3.0))
+        tight.comes(ticket("B.1", attained_s=7.0))
+        assert tight.comes(ticket("C.1")) == ["C.1"], "B has been told to go"
+        assert CAPACITY >= tight.gate.used_tokens > tight.gate.limit.tokens
         assert tight.gate.paused_programs == 1
 
     def test_nobody_is_paused_who_has_worked_less_than_all_would_wait_for(
