@@ -363,6 +363,14 @@ class BlockCache:
         self.evictable -= freed
         return freed
 
+    def age(self, nodes: Sequence[CacheNode | None]) -> None:
+        """What only this program's contexts have goes first, as if it had been used never."""
+        for node in nodes:
+            if node is not None and node.present and not node.locks and not node.shared:
+                node.released = 0
+                if not node.filled:
+                    self._expose(node)
+
     def take(self, blocks: int) -> None:
         """Take blocks, evicting for them if need be; at most :attr:`available`."""
         self.free -= blocks

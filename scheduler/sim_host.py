@@ -7,12 +7,13 @@ ancestors, so a context is there up to some block and not beyond.
 1. Whole blocks are stored; where there is no room, leading ones as far as there is.
 2. When room is wanted, the program used longest ago loses first, and of its contexts the ends. (Or,
    as vLLM does by itself, the blocks used longest ago, whosever they are.)
-3. What is being loaded stays, and what belongs to a pinned program.
+3. What is being loaded stays, and what belongs to a pinned program. An aged program loses first.
 4. What programs share stays while one of them has something that comes after it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
@@ -27,6 +28,8 @@ TierName = Literal["calls", "vllm", "programs"]
 TIERS: tuple[TierName, ...] = ("calls", "vllm", "programs")
 # From the decision to the first byte and from the last one to the next step.
 _LOAD_START_S = 0.0005
+# Weight of the newest in the mean of how long things stay.
+_NEWEST = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +101,13 @@ class HostRun:
 class _Owner:
     """A program that has something in the host."""
 
-    __slots__ = ("pinned", "runs", "used")
+    __slots__ = ("over", "pinned", "runs", "used", "used_s")
 
     def __init__(self) -> None:
         self.used = 0
+        self.used_s = 0.0
         self.pinned = False
+        self.over = False
         self.runs: dict[HostRun, None] = {}
 
 
@@ -116,12 +121,16 @@ class HostKv:
     Attributes:
         free: blocks that hold nothing.
         evicted: blocks that had to go since the start.
+        stays_s: how long what is not used stays, a running mean over what had to go, seconds;
+            infinite before anything had to.
     """
 
     def __init__(self, blocks: int, *, by_program: bool = True) -> None:
         self.blocks = blocks
         self.free = blocks
         self.evicted = 0
+        self.stays_s = math.inf
+        self._now = 0.0
         self._by_program = by_program
         self._owners: dict[str, _Owner] = {}
         self._uses = 0
@@ -139,9 +148,9 @@ class HostKv:
         run = self._last(tail)
         return 0.0 if run is None else run.ready_s
 
-    def store(self, program: str, tail: CacheNode, upto: int) -> int:
+    def store(self, program: str, tail: CacheNode, upto: int, now: float = 0.0) -> int:
         """A program's context is to be there up to a block; blocks that are so from now on."""
-        owner = self._use(program)
+        owner = self._use(program, now)
         lacking: list[CacheNode] = []
         for node in _upwards(tail):
             have = node.host.blocks if node.host is not None else 0
@@ -174,12 +183,14 @@ class HostKv:
             self._release(node)
         return stored
 
-    def hold(self, program: str, tail: CacheNode, ready_s: float) -> CacheNode | None:
+    def hold(
+        self, program: str, tail: CacheNode, ready_s: float, now: float = 0.0
+    ) -> CacheNode | None:
         """A load of a context begins, and ends at that time: what to give to :meth:`release`."""
         run = self._last(tail)
         if run is None:
             return None
-        self._touch(run.node, self._use(program))
+        self._touch(run.node, self._use(program, now))
         run.ready_s = max(run.ready_s, ready_s)
         self._hold(run.node)
         return run.node
@@ -200,11 +211,21 @@ class HostKv:
             for run in owner.runs:
                 self._expose(run)
 
+    def age(self, program: str) -> None:
+        """It goes first, as if it had been used never."""
+        owner = self._owners.get(program)
+        if owner is not None:
+            owner.used = 0
+            for run in owner.runs:
+                run.used = 0
+                self._expose(run)
+
     def drop(self, program: str) -> int:
-        """Free what only this program has and nobody loads; blocks freed."""
+        """Free what only this program has, after loads that are under way; blocks freed now."""
         owner = self._owners.pop(program, None)
         if owner is None:
             return 0
+        owner.pinned, owner.over = False, True
         freed = 0
         for run in sorted(owner.runs, key=lambda run: -run.node.start):
             if not run.blocks or run.filled or run.holds or run.node.shared:
@@ -234,10 +255,12 @@ class HostKv:
             owner = self._owners[program] = _Owner()
         return owner
 
-    def _use(self, program: str) -> _Owner:
+    def _use(self, program: str, now: float) -> _Owner:
         owner = self._owner(program)
         self._uses += 1
+        self._now = now
         owner.used = self._uses
+        owner.used_s = now
         return owner
 
     def _touch(self, node: CacheNode, owner: _Owner) -> None:
@@ -277,7 +300,7 @@ class HostKv:
         if above is not None and above.host is not None:
             above.host.filled -= 1
             above.host.used = max(above.host.used, run.used)
-            self._expose(above.host)
+            self._unused(above.host)
 
     def _hold(self, node: CacheNode) -> None:
         for above in _upwards(node):
@@ -292,7 +315,7 @@ class HostKv:
             above.host.holds -= 1
             if above.host.holds:
                 return
-            self._expose(above.host)
+            self._unused(above.host)
 
     def _may_go(self, run: HostRun) -> bool:
         return bool(run.blocks) and not (run.filled or run.holds or run.owner.pinned)
@@ -300,10 +323,21 @@ class HostKv:
     def _last_use(self, run: HostRun) -> int:
         return run.owner.used if self._by_program else run.used
 
+    def _unused(self, run: HostRun) -> None:
+        """Nothing holds the run any more: it may go, and goes where its program is over."""
+        if run.owner.over and self._may_go(run):
+            self._shrink(run, run.blocks)
+        else:
+            self._expose(run)
+
     def _expose(self, run: HostRun) -> None:
         if self._may_go(run):
             self._ties += 1
             heappush(self._ends, (self._last_use(run), -run.node.start, self._ties, run))
+
+    def _stayed(self, idle_s: float) -> None:
+        first = self.stays_s == math.inf
+        self.stays_s = idle_s if first else self.stays_s + _NEWEST * (idle_s - self.stays_s)
 
     def _make_room(self, wanted: int) -> None:
         ends = self._ends
@@ -318,6 +352,8 @@ class HostKv:
                 if gone == run.blocks:
                     heappop(ends)
                 self.evicted += gone
+                if used:
+                    self._stayed(self._now - run.owner.used_s)
                 self._shrink(run, gone)
 
 

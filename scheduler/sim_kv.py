@@ -9,8 +9,11 @@ steps in the link's other direction and hold nobody up.
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 
 from .engine_model import EngineModel
+from .kv_home import Home, Pressure, ReturnCost, Turnover, home
 from .prefix_cache import BlockCache, CacheNode
 from .sim_call import ReplicaCall
 from .sim_host import HostKv, HostMemory
@@ -37,6 +40,7 @@ class ReplicaKv:
         loads, loaded_tokens, load_wait_s: from host memory; how many, and how long they took from
             decision to end, seconds.
         rates: how fast KV is made and moved.
+        homes: how many programs had their KV kept, moved and dropped while they were away.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class ReplicaKv:
             load_s = model.kv_bytes_per_token / model.link_bytes_per_s
             start_s = memory.load_start_s
         self.rates = KvRates(prefill_s=model.step.b, load_s=load_s, load_start_s=start_s)
+        self.homes: Counter[Home] = Counter()
+        self._turnover = Turnover()
         self._link_free_s = 0.0
         self._held: dict[ReplicaCall, CacheNode] = {}
 
@@ -140,7 +146,7 @@ class ReplicaKv:
         link_s = self.rates.load_start_s + blocks * size * self.rates.load_s
         self._link_free_s = max(now, self._link_free_s) + link_s
         call.ready_s = self._link_free_s
-        held = host.hold(program, call.tail, call.ready_s)
+        held = host.hold(program, call.tail, call.ready_s, now)
         if held is not None:
             self._held[call] = held
         self.loads += 1
@@ -155,22 +161,58 @@ class ReplicaKv:
         if held is not None and self.host is not None:
             self.host.release(held)
 
-    def stop(self, call: ReplicaCall, computed: int) -> None:
+    def stop(self, call: ReplicaCall, computed: int, now: float) -> None:
         """A running call loses its blocks; ``computed`` tokens of it had been computed."""
         call.known_tokens = max(call.known_tokens, computed)
         self._leave(call, computed)
         if self.host is None:
             return
         program = call.program.spec.name
-        self.host.store(program, call.tail, computed // self._size)
+        self.host.store(program, call.tail, computed // self._size, now)
         if self._tier == "programs":
             self.host.pin(program)
 
-    def end(self, call: ReplicaCall, computed: int) -> None:
+    def end(self, call: ReplicaCall, computed: int, now: float) -> None:
         """A call has ended; what other calls may use of its context is kept."""
         self._leave(call, computed)
         if self.host is not None and self._tier != "calls":
-            self.host.store(call.program.spec.name, call.tail, computed // self._size)
+            self.host.store(call.program.spec.name, call.tail, computed // self._size, now)
+
+    def away(
+        self,
+        program: LiveProgram,
+        where: int,
+        absence_s: Sequence[float],
+        context: int,
+        now: float,
+    ) -> None:
+        """A program is in a tool; its KV stays where that is cheapest, under the tier of ours.
+
+        Args:
+            where: index of this replica.
+            absence_s: quantiles of how long such tools take, seconds.
+            context: tokens that its next call needs again.
+        """
+        if self.host is None or self._tier != "programs":
+            return
+        load_s = self.rates.load_start_s + context * self.rates.load_s
+        cost = ReturnCost(load_s=load_s, compute_s=context * self.rates.prefill_s)
+        cache = self.cache
+        device_s = self._turnover.lasts_s(cache.available, cache.evicted, now)
+        pressure = Pressure(device_s=device_s, host_s=self.host.stays_s)
+        name = program.spec.name
+        chosen = home(absence_s, pressure, cost)
+        self.homes[chosen] += 1
+        if chosen == "move":
+            self.host.pin(name)
+        elif chosen == "drop":
+            self.host.age(name)
+            self.cache.age(program.nodes[where])
+
+    def back(self, program: LiveProgram) -> None:
+        """The program is back: its KV goes in its turn again."""
+        if self.host is not None and self._tier == "programs" and not program.outstanding:
+            self.host.unpin(program.spec.name)
 
     def program_ended(self, program: LiveProgram, where: int) -> None:
         """A program is over: with the tier of ours its KV is free at once."""

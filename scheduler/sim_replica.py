@@ -317,12 +317,12 @@ class Replica:
         assert call.live is not None
         self.core.preempt(call.live, now, reason)
         self._dropping.append(call.live)
-        self.kv.stop(call, self._leave_batch(call))
+        self.kv.stop(call, self._leave_batch(call), now)
 
     def _end(self, call: ReplicaCall, now: float) -> Ended:
         live = call.live
         assert live is not None
-        self.kv.end(call, self._leave_batch(call))
+        self.kv.end(call, self._leave_batch(call), now)
         self._dropping.append(live)
         del self.calls[live.key]
         receipt = self.core.leave(

@@ -46,6 +46,7 @@ from .sim_records import CallRecord, ProgramRecord, SimResult
 from .sim_replica import Replica
 from .sim_work_left import LeastWorkLeft
 from .tickets import Ticket
+from .tool_times import ToolTimes
 
 __all__ = ["CallRecord", "ProgramRecord", "SimResult", "Simulation"]
 
@@ -104,6 +105,8 @@ class Simulation:
             )
             for index in range(replicas)
         ]
+        self._memory = memory
+        self._tool_times = ToolTimes()
         self.gates = self._gates(policy, replicas, memory)
         self.table = ProcessTable(policy_named(policy.config.policy), history)
         self.result = SimResult(busy_s=[0.0] * replicas, calls_served=[0] * replicas)
@@ -222,12 +225,27 @@ class Simulation:
     def _ready(self, program: LiveProgram, index: int, now: float) -> None:
         tool_s = program.spec.calls[index].tool_s
         if tool_s:
+            self._away(program, index, now)
+            self._tool_times.add(program.spec.kind, tool_s)
             heappush(self._events, (now + tool_s, _READY, next(self._ties), program, index))
         else:
             self._submit(program, index, now)
 
+    def _away(self, program: LiveProgram, index: int, now: float) -> None:
+        """A program goes into a tool: the host tiers hear of it, unless calls of it run."""
+        if self._memory is None or program.outstanding:
+            return
+        absence_s = self._tool_times.deciles_s(program.spec.kind)
+        context = program.spec.calls[index].shared_prefix_tokens
+        for where, replica in enumerate(self.replicas):
+            if program.nodes[where]:
+                replica.kv.away(program, where, absence_s, context, now)
+
     def _submit(self, program: LiveProgram, index: int, now: float) -> None:
         """A call is ready: it goes to a replica."""
+        if self._memory is not None:
+            for replica in self.replicas:
+                replica.kv.back(program)
         name = program.spec.name
         prompt_tokens = program.spec.calls[index].prompt_tokens
         program.call_comes(now)
