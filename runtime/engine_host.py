@@ -16,8 +16,9 @@ from .gated_replica import GatedReplica
 from .host_tier import check_host_memory, with_host_tier
 from .models import DEFAULT_MODEL, resolve_model
 from .protocols import Engine
-from .replica_pool import ReplicaPool
+from .replica_pool import ReplicaPool, StateSink, nobody
 from .replica_slot import Replica
+from .restarts import Restarts
 from .settings import Settings
 
 if TYPE_CHECKING:
@@ -48,11 +49,14 @@ class EngineHost:
         self._stopped = False
 
     @classmethod
-    def start(cls, settings: Settings, *, metrics: bool = False) -> EngineHost:
+    def start(
+        cls, settings: Settings, *, metrics: bool = False, restarts: Restarts | None = None
+    ) -> EngineHost:
         """Find the model, start the engine's processes and wait until they serve.
 
         Args:
             metrics: whether vLLM's own metrics are kept, in prometheus_client's registry.
+            restarts: when lost replicas are started again.
 
         Raises:
             ModelError, EngineStartError, SettingsError, VersionError: what they say.
@@ -61,7 +65,9 @@ class EngineHost:
         model = resolve_model(settings.model, progress=not settings.quiet)
         loop = EngineLoop()
         try:
-            engine, chat, processes = loop.run(_start(settings, str(model), served_name, metrics))
+            engine, chat, processes = loop.run(
+                _start(settings, str(model), served_name, metrics, restarts)
+            )
         except BaseException:
             # Interrupted or failed half-way: what has been spawned so far ends here, and the rest
             # of the start, which may be in the middle of an import, is not waited for.
@@ -74,6 +80,11 @@ class EngineHost:
         # Before multiprocessing ends its children, which would look like the loss of a replica.
         atexit.register(host.stop)
         return host
+
+    def send_states_to(self, sink: StateSink | None) -> None:
+        """Have ``sink`` told, on the engine's loop, when a replica comes into another state."""
+        if isinstance(self.engine, ReplicaPool):
+            self.engine.on_state = sink or nobody
 
     def stop(self) -> None:
         """Stop the engine and leave no process behind; safe to call twice."""
@@ -101,7 +112,9 @@ def check_machine(settings: Settings) -> None:
     check_host_memory(settings.kv_host_gib)
 
 
-async def _start(settings: Settings, model: str, served_name: str, metrics: bool) -> _Engine:
+async def _start(
+    settings: Settings, model: str, served_name: str, metrics: bool, restarts: Restarts | None
+) -> _Engine:
     if settings.engine == "ray":
         from .ray_start import start_on_ray
 
@@ -139,6 +152,7 @@ async def _start(settings: Settings, model: str, served_name: str, metrics: bool
             balancer_named(settings.balancer),
             kind=VllmReplica.kind,
             model=served_name,
+            restarts=restarts,
         )
         first = pool.slots[0].replica
         if isinstance(first, GatedReplica):

@@ -22,6 +22,7 @@ EdgeKind = Literal["order", "trigger", "barrier"]
 CallKind = Literal["llm", "tool"]
 CallEnd = Literal["done", "failed", "aborted"]
 ProgramEnd = Literal["done", "failed", "interrupted", "cancelled"]
+ReplicaState = Literal["starting", "serving", "lost", "draining", "stopped", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,7 @@ class EngineStats:
     """A replica's state at one moment.
 
     Attributes:
+        state: whether it serves; where it does not, the rest says nothing.
         running, waiting: calls with and without a seat.
         running_by_level, waiting_by_level: the same per level, best level first.
         call_levels: level (from 1) of every live call, by call id.
@@ -75,6 +77,7 @@ class EngineStats:
         kv_host_tokens: what the host KV tier holds, tokens; 0 where there is none.
     """
 
+    state: ReplicaState = "serving"
     running: int = 0
     waiting: int = 0
     running_by_level: tuple[int, ...] = ()

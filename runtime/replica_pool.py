@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from statistics import fmean
 
-from autellix.errors import CallError, EngineStoppedError, ReplicaLostError
+from autellix.errors import CallError, EngineStoppedError, ReplicaLostError, SettingsError
 
 from ..scheduler.balancers import Balancer
 from ..scheduler.tickets import Receipt
 from .continuation import Delivered, Rest, WayOn, rest_of, way_on
-from .protocols import EngineCall, EngineChunk, EngineStats
+from .protocols import EngineCall, EngineChunk, EngineStats, ReplicaState
 from .replica_slot import ReplicaSlot, StartReplica
 from .restarts import Restarts
 
 log = logging.getLogger("autellix")
+
+StateSink = Callable[[int, ReplicaState], None]
 
 _STATS_TIMEOUT_S = 4.0
 # A call that gets nowhere on replica after replica is more likely their end than their victim.
@@ -35,8 +37,13 @@ class ReplicaPool:
 
     Args:
         kind, model: as of the replicas.
-        slots: the places.
+        start: starts the replica of an index.
         balancer: chooses among them.
+        restarts: when lost replicas are started again.
+
+    Attributes:
+        slots: the places, by index.
+        on_state: is told when a replica has come into another state.
     """
 
     def __init__(
@@ -54,6 +61,8 @@ class ReplicaPool:
         self._calls = 0
         self._accepting = True
         self._where: dict[str, ReplicaSlot] = {}
+        self._scaling = asyncio.Lock()
+        self.on_state: StateSink = nobody
 
     @classmethod
     async def start(
@@ -99,24 +108,41 @@ class ReplicaPool:
     async def scale(self, replicas: int) -> None:
         """Have that many replicas: new ones are started, the last ones drained and stopped.
 
+        Calls go on meanwhile. A replica that is drained takes no new ones and ends those it has.
+
         Raises:
-            AutellixError: a new one did not come up.
+            SettingsError: fewer than one.
+            AutellixError: a new one did not come up; then none of the new ones stays.
         """
+        if replicas < 1:
+            raise SettingsError(f"replicas must be a whole number >= 1, got {replicas!r}")
+        async with self._scaling:
+            had = len(self.slots)
+            await self._grow(had, replicas)
+            leaving = self.slots[replicas:]
+            await asyncio.gather(*(slot.drain() for slot in leaving))
+            await asyncio.gather(*(slot.close() for slot in leaving))
+            del self.slots[replicas:]
+
+    async def _grow(self, had: int, replicas: int) -> None:
         new = [
             ReplicaSlot(index, self._start, self._changed, self._restarts, self._serves)
-            for index in range(len(self.slots), replicas)
+            for index in range(had, replicas)
         ]
         self.slots.extend(new)
-        started = await asyncio.gather(*(slot.open() for slot in new), return_exceptions=True)
-        for failure in started:
-            if isinstance(failure, BaseException):
-                raise failure
-        for slot in self.slots[replicas:]:
-            await slot.drain()
-            await slot.close()
-        del self.slots[replicas:]
+        opened = await asyncio.gather(*(slot.open() for slot in new), return_exceptions=True)
+        failures = [found for found in opened if isinstance(found, BaseException)]
+        if failures:
+            await asyncio.gather(*(slot.close() for slot in new))
+            del self.slots[had:]
+            raise failures[0]
 
-    def _changed(self) -> None:
+    def _changed(self, index: int, state: ReplicaState) -> None:
+        self._wake()
+        self.on_state(index, state)
+
+    def _wake(self) -> None:
+        """Calls that wait for a replica look again."""
         news, self._news = self._news, asyncio.Event()
         news.set()
 
@@ -238,8 +264,12 @@ class ReplicaPool:
     async def stop(self) -> None:
         """See ``Engine.stop``."""
         self._accepting = False
-        self._changed()
+        self._wake()
         await asyncio.gather(*(slot.close() for slot in self.slots))
+
+
+def nobody(index: int, state: ReplicaState) -> None:
+    """Nobody has asked to be told."""
 
 
 def _is_delta(call: EngineCall) -> bool:

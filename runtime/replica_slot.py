@@ -13,18 +13,17 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
-from typing import Literal, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from autellix.errors import AutellixError
 
-from .protocols import Engine, EngineStats
+from .protocols import Engine, EngineStats, ReplicaState
 from .restarts import Losses, Restarts
 
 log = logging.getLogger("autellix")
 
 _SIZES_TIMEOUT_S = 10.0
-
-SlotState = Literal["starting", "serving", "lost", "draining", "stopped", "failed"]
 
 
 class Replica(Engine, Protocol):
@@ -48,7 +47,7 @@ class ReplicaSlot:
     Args:
         index: of the replica, from 0.
         start: starts the replica of that index.
-        changed: is called when the state has changed.
+        changed: is told the index and the state when the state has changed.
         restarts: when a lost replica is started again.
         serves: is told the index and the sizes of each replica that begins to serve.
 
@@ -64,13 +63,13 @@ class ReplicaSlot:
         self,
         index: int,
         start: StartReplica,
-        changed: Callable[[], None],
+        changed: Callable[[int, ReplicaState], None],
         restarts: Restarts,
         serves: Callable[[int, EngineStats], None],
     ) -> None:
         self.index = index
         self.replica: Replica | None = None
-        self.state: SlotState = "starting"
+        self.state: ReplicaState = "starting"
         self.calls: set[str] = set()
         self.answered = False
         self.restarts_done = 0
@@ -121,12 +120,20 @@ class ReplicaSlot:
         self.heard()
         self._enter("serving")
 
-    def _enter(self, state: SlotState) -> None:
+    def _enter(self, state: ReplicaState) -> None:
         self.state = state
-        self._changed()
+        self._changed(self.index, state)
 
     async def _keep(self) -> None:
         """Replace every replica that is lost, until the place is closed or given up."""
+        try:
+            await self._replace_lost()
+        except Exception:
+            # Calls must not wait for a place that nobody keeps.
+            log.exception("Replica %d cannot be kept; it is given up.", self.index)
+            self._enter("failed")
+
+    async def _replace_lost(self) -> None:
         losses = Losses(self._restarts)
         while self.replica is not None:
             began_s = time.monotonic()
@@ -164,7 +171,7 @@ class ReplicaSlot:
         self._enter("starting")
         try:
             replica = await self._start(self.index)
-        except AutellixError as error:
+        except (AutellixError, OSError) as error:  # no memory, no file descriptors, no disk
             log.warning("Replica %d did not start: %s", self.index, error)
             self._enter("lost")
             return False
@@ -194,8 +201,8 @@ class ReplicaSlot:
     async def stats(self, timeout_s: float) -> EngineStats:
         """The replica's state; empty where there is none to ask."""
         if self.replica is None or self.state not in ("serving", "draining"):
-            return EngineStats()
-        return await self._asked(self.replica, timeout_s)
+            return EngineStats(state=self.state)
+        return replace(await self._asked(self.replica, timeout_s), state=self.state)
 
     @staticmethod
     async def _asked(replica: Replica, timeout_s: float) -> EngineStats:

@@ -77,8 +77,9 @@ def engine_calls(stats: Sequence[EngineStats]) -> EngineCalls:
         places=places,
         preempted=frozenset(call for each in stats for call in each.preempted_calls),
         tokens=tokens,
-        # A replica that does not answer says nothing of any call.
-        known=bool(stats) and all(each.seats for each in stats),
+        # A replica that should answer and does not says nothing of its calls.
+        known=any(each.seats for each in stats)
+        and all(each.seats for each in stats if each.state in ("serving", "draining")),
     )
 
 

@@ -20,7 +20,7 @@ from autellix.errors import AutellixError, EngineStoppedError, SettingsError, Tr
 
 from ..integrations.recorder import Recorder
 from ..scheduler.policies import policy_named
-from ..tracing.events import ContentRecorded, Event, RunStarted
+from ..tracing.events import ContentRecorded, Event, ReplicaChanged, RunStarted
 from ..tracing.record import RunRecord
 from ..tracing.writer import TraceWriter
 from .engine_host import EngineHost
@@ -30,6 +30,7 @@ from .lessons import Lessons, lessons_beside
 from .model_map import ModelMap
 from .models import DEFAULT_MODEL
 from .programs import Programs
+from .protocols import ReplicaState
 from .settings import Settings
 from .span_sender import span_sender
 
@@ -129,6 +130,7 @@ class Session:
             self._host.chat.send_contents_to(
                 self._content if self.settings.record_content else None
             )
+            self._host.send_states_to(self._replica_changed)
             self.recorder.install()
             if self.record.is_empty:
                 self._origin_s = time.monotonic()
@@ -137,6 +139,9 @@ class Session:
             for begin in self._when_started:
                 begin()
             self._started = True
+
+    def _replica_changed(self, replica: int, state: ReplicaState) -> None:
+        self.record.apply(ReplicaChanged(at_s=self.now(), replica=replica, state=state))
 
     def _content(self, call: str, prompt: str, answer: str) -> None:
         event = ContentRecorded(at_s=self.now(), call=call, prompt=prompt, answer=answer)
@@ -265,6 +270,7 @@ class Session:
             self._beating.cancel()
         self.recorder.close_main("done")
         self._wait_for_receipts()
+        self.host.send_states_to(None)
         self.recorder.retire()
         if self._spans is not None:
             self._spans.close()

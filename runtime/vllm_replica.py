@@ -23,6 +23,7 @@ from ..scheduler.tickets import Receipt
 from .call_errors import call_error
 from .engine_loop import in_thread
 from .engine_start import EngineProcesses, log_vllm_to, state_folder
+from .process_tree import descendants, kill_all
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .start_errors import start_error
 from .vllm_arguments import SCHEDULER, compiles, engine_args
@@ -223,7 +224,10 @@ class VllmReplica:
         """Call the engine core; None where it is not there any more."""
         if self._stopped or self.llm.errored:
             return None
-        return await self.llm.engine_core.call_utility_async(method, *args)
+        try:
+            return await self.llm.engine_core.call_utility_async(method, *args)
+        except EngineDeadError:
+            return None
 
     async def drain(self) -> None:
         """See ``Engine.drain``."""
@@ -262,8 +266,12 @@ class VllmReplica:
     async def kill(self) -> None:
         """See ``Replica.kill``; its tokenizer lives on, which the chat front end may have lent."""
         self._stopped = True
-        for process in core_processes(self.llm):
-            process.kill()
+        cores = core_processes(self.llm)
+        # A worker that is stopped (SIGSTOP) cannot see that its engine core has ended.
+        workers = descendants(core.pid for core in cores if core.pid and core.is_alive())
+        for core in cores:
+            core.kill()
+        kill_all(workers)
         self.llm.output_processor.propagate_error(EngineDeadError())
         self.llm.engine_core.shutdown()
         if self.llm.output_handler is not None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..scheduler.tickets import Decision
 from .dag import ProgramDag
-from .events import SCHEMA_VERSION, ContentRecorded, ProgramStatus, RunStarted
+from .events import (
+    SCHEMA_VERSION,
+    ContentRecorded,
+    ProgramStatus,
+    ReplicaChanged,
+    RunStarted,
+)
 
 
 @cache
@@ -20,17 +26,22 @@ def load_schema() -> dict[str, Any]:
     return json.loads(Path(__file__).with_name("trace.schema.json").read_text(encoding="utf-8"))
 
 
-def run_document(run: RunStarted, programs: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def run_document(
+    run: RunStarted,
+    programs: Iterable[dict[str, Any]],
+    changes: Sequence[ReplicaChanged] = (),
+) -> dict[str, Any]:
     """The whole document of a run.
 
     Args:
         run: the run's facts.
         programs: what :func:`program_document` made of each program.
+        changes: what happened to its replicas.
     """
-    return {**run_head(run), "programs": list(programs)}
+    return {**run_head(run, changes), "programs": list(programs)}
 
 
-def run_head(run: RunStarted) -> dict[str, Any]:
+def run_head(run: RunStarted, changes: Sequence[ReplicaChanged] = ()) -> dict[str, Any]:
     """The document of a run without its programs."""
     engine: dict[str, Any] = {"kind": run.engine, "model": run.model, "replicas": run.replicas}
     for name in ("seats", "kv_tokens", "block_tokens", "token_budget"):
@@ -41,6 +52,11 @@ def run_head(run: RunStarted) -> dict[str, Any]:
         head["started_at"] = run.started_at
     if run.scheduler is not None:
         head["scheduler"] = {name: _json_value(value) for name, value in run.scheduler.items()}
+    if changes:
+        head["replica_changes"] = [
+            {"at_s": change.at_s, "replica": change.replica, "state": change.state}
+            for change in changes
+        ]
     return head
 
 

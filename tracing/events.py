@@ -19,6 +19,7 @@ from .dag import CallEnd, CallKind, EdgeKind
 SCHEMA_VERSION = 2
 
 ProgramEnd = Literal["done", "failed", "interrupted", "cancelled"]
+ReplicaState = Literal["starting", "serving", "lost", "draining", "stopped", "failed"]
 ProgramStatus = Literal["running", "done", "failed", "interrupted", "cancelled"]
 
 
@@ -144,6 +145,19 @@ class ReceiptArrived:
     receipt: Receipt
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaChanged:
+    """A replica was lost, serves again, or was given up; or one has come or gone.
+
+    Attributes:
+        replica: its index.
+    """
+
+    at_s: float
+    replica: int
+    state: ReplicaState
+
+
 Event = (
     RunStarted
     | ProgramStarted
@@ -153,6 +167,7 @@ Event = (
     | CallEnded
     | ReceiptArrived
     | ContentRecorded
+    | ReplicaChanged
 )
 
 _NAMES: dict[type, str] = {
@@ -164,6 +179,7 @@ _NAMES: dict[type, str] = {
     CallEnded: "call_ended",
     ReceiptArrived: "receipt_arrived",
     ContentRecorded: "content_recorded",
+    ReplicaChanged: "replica_changed",
 }
 _CLASSES: dict[str, type] = {name: event for event, name in _NAMES.items()}
 

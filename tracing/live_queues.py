@@ -57,12 +57,29 @@ def _at(row: ReplicaRow, level: int) -> tuple[int, int]:
 
 
 def _block(row: ReplicaRow, rates: ReplicaRates, top: int, width: int, height: int) -> list[Line]:
+    if (absent := _absent(row)) is not None:
+        return [absent.cut(width)]
     lines = [_head(row, width)]
     if height >= 3:
         lines += _levels(row, top, width, height - 2)
     if height >= 2:
         lines.append(_rates(rates, row.step_s, width))
     return lines
+
+
+def _absent(row: ReplicaRow) -> Line | None:
+    """In place of the figures of a replica that does not serve."""
+    text = {
+        "lost": "lost; its calls go on elsewhere, it is being started again",
+        "starting": "is being started",
+        "failed": "given up: it did not come up again",
+        "stopped": "stopped",
+    }.get(row.state)
+    return (
+        None
+        if text is None
+        else Line((f"  replica {row.index} ", "bold"), (f" {text}", "bold red"))
+    )
 
 
 def _head(row: ReplicaRow, width: int) -> Line:
@@ -152,6 +169,8 @@ def _table(replicas: Sequence[ReplicaRow], rates: Rates, width: int, height: int
 
 
 def _row(row: ReplicaRow, rates: ReplicaRates, top: int, digits: int, width: int) -> Line:
+    if (absent := _absent(row)) is not None:
+        return absent.cut(width)
     bar = max(0, min(20, (width - 84) // 2))
     share = row.running / row.seats if row.seats else 0.0
     line = Line((f"  replica {row.index:<{digits}}", "bold"), (" seats ", "dim"))

@@ -21,6 +21,7 @@ from .events import (
     ProgramResumed,
     ProgramStarted,
     ReceiptArrived,
+    ReplicaChanged,
     RunStarted,
 )
 from .live_rows import program_graph
@@ -77,6 +78,7 @@ class RunRecord:
         self._run: RunStarted | None = None
         self._programs: dict[str, ProgramRecord] = {}
         self._program_of: dict[str, ProgramRecord] = {}
+        self._replica_changes: list[ReplicaChanged] = []
         self._last_s = 0.0
         self._llm_done = 0
         self._output_tokens = 0
@@ -107,6 +109,8 @@ class RunRecord:
                         self._program_of[event.call].take_content(event)
                 case RunStarted():
                     self._run = event
+                case ReplicaChanged():
+                    self._replica_changes.append(event)
 
     @property
     def is_empty(self) -> bool:
@@ -156,7 +160,7 @@ class RunRecord:
             TraceError: the run's start is missing.
         """
         with self._lock:
-            return run_document(self._known_run(), self._program_documents())
+            return run_document(self._known_run(), self._program_documents(), self._replica_changes)
 
     def program_document(self, program: str) -> dict[str, Any]:
         """The document with one program only.
@@ -168,7 +172,8 @@ class RunRecord:
             run, record = self._known_run(), self._programs.get(program)
             if record is None:
                 raise TraceError(f"no program {program!r} has started; report its start first")
-            return run_document(run, [record.document(origin_s=run.clock_s, now_s=self._last_s)])
+            one = record.document(origin_s=run.clock_s, now_s=self._last_s)
+            return run_document(run, [one], self._replica_changes)
 
     def streamed_document(self) -> dict[str, Any]:
         """As :meth:`document`, but its programs come one by one, each made when it is asked for.
@@ -176,7 +181,8 @@ class RunRecord:
         Raises:
             TraceError: the run's start is missing.
         """
-        return {**run_head(self._known_run()), "programs": self._program_documents()}
+        head = run_head(self._known_run(), self._replica_changes)
+        return {**head, "programs": self._program_documents()}
 
     def snapshot(
         self,

@@ -158,9 +158,28 @@ def render(
     trace = waiting.trace
     chosen = program or max(trace.programs, key=lambda p: p.response_s, default=None)
     parts: list[RenderableType] = [_head(trace), _programs(waiting, console.width)]
+    parts[1:1] = [Text(line, style="red") for line in replica_lines(trace)]
     if chosen is not None and chosen.calls:
         parts += [Text(), _tree(waiting, chosen, console, most_calls)]
     return Group(*parts)
+
+
+def replica_lines(trace: Trace) -> list[str]:
+    """What happened to the replicas, a line each; starts and stops are not worth one."""
+    lines: list[str] = []
+    lost_s: dict[int, float] = {}
+    for change in trace.replica_changes:
+        if change.state == "lost":
+            lost_s.setdefault(change.replica, change.at_s)
+        elif change.state in ("serving", "failed") and change.replica in lost_s:
+            since_s = lost_s.pop(change.replica)
+            what = "served again" if change.state == "serving" else "was given up"
+            lines.append(
+                f"replica {change.replica} was lost at {since_s:.1f} s and {what} at "
+                f"{change.at_s:.1f} s"
+            )
+    lines += [f"replica {replica} was lost at {at_s:.1f} s" for replica, at_s in lost_s.items()]
+    return lines
 
 
 def _head(trace: Trace) -> Text:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .dag import EdgeKind, NodeKind
+from .events import ReplicaState
 
 ProgramState = Literal[
     "running", "waiting", "in tool", "interrupted", "done", "failed", "cancelled"
@@ -91,6 +92,7 @@ class ReplicaRow:
     """One replica.
 
     Attributes:
+        state: where it does not serve, the rest says nothing.
         running, waiting: calls with and without a seat.
         seats: how many calls can run at once; 0 when unknown.
         running_by_level, waiting_by_level: the same per level, best level first.
@@ -101,6 +103,7 @@ class ReplicaRow:
     """
 
     index: int
+    state: ReplicaState = "serving"
     running: int = 0
     waiting: int = 0
     seats: int = 0

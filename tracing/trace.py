@@ -144,6 +144,15 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReplicaChange:
+    """A replica, by its index, has come into another state."""
+
+    at_s: float
+    replica: int
+    state: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trace:
     """A whole trace.
 
@@ -152,6 +161,7 @@ class Trace:
         started_at: the run's start, seconds since 1970; None where the file does not say.
         scheduler: settings of the scheduler; empty where the file does not say.
         losses: what of the file could not be read, in sentences.
+        replica_changes: where replicas were lost, served again, came or went.
     """
 
     schema: int
@@ -161,6 +171,7 @@ class Trace:
     started_at: float | None = None
     scheduler: Mapping[str, Any] = field(default_factory=dict)
     losses: tuple[str, ...] = ()
+    replica_changes: tuple[ReplicaChange, ...] = ()
 
     def calls(self) -> Iterator[TracedCall]:
         """Every call, program by program."""

@@ -11,9 +11,18 @@ from autellix.errors import TraceError
 from ..scheduler.tickets import CallStatus
 from .dag import CallKind, EdgeKind
 from .events import ProgramStatus
-from .trace import EngineFacts, Trace, TracedCall, TracedEvent, TracedParent, TracedProgram
+from .trace import (
+    EngineFacts,
+    ReplicaChange,
+    Trace,
+    TracedCall,
+    TracedEvent,
+    TracedParent,
+    TracedProgram,
+)
 
 _NUMBER = (int, float)
+_OPTIONAL = ("earlier", "replica_changes")
 
 
 def trace_from_document(document: Mapping[str, Any], where: str) -> Trace:
@@ -47,6 +56,14 @@ def trace_from_document(document: Mapping[str, Any], where: str) -> Trace:
         programs=programs,
         started_at=root.number_or_none("started_at"),
         scheduler=root.mapping_or_none("scheduler") or {},
+        replica_changes=tuple(
+            ReplicaChange(
+                at_s=fields.number("at_s"),
+                replica=fields.count("replica"),
+                state=fields.text("state"),
+            )
+            for fields in root.each("replica_changes", "change")
+        ),
     )
 
 
@@ -205,7 +222,7 @@ class _Fields:
 
     def each(self, name: str, what: str) -> Iterator[_Fields]:
         """The objects of a list; of one that only some documents have, none."""
-        values = self._values.get(name, [] if name == "earlier" else None)
+        values = self._values.get(name, [] if name in _OPTIONAL else None)
         if not isinstance(values, list):
             raise self._wrong(name, "a list")
         for number, value in enumerate(values, start=1):

@@ -78,6 +78,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         chat=SimpleNamespace(
             send_receipts_to=lambda sink: None, send_contents_to=lambda sink: None, settled=nothing
         ),
+        send_states_to=lambda sink: None,
         stop=lambda: None,
     )
 

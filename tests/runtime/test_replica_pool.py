@@ -17,6 +17,7 @@ from autellix.errors import (
     EngineStartError,
     EngineStoppedError,
     ReplicaLostError,
+    SettingsError,
 )
 from autellix.runtime.protocols import EngineCall, EngineChunk, EngineStats
 from autellix.runtime.replica_pool import ReplicaPool, together
@@ -64,9 +65,19 @@ class FakeReplica:
     draining: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     go: asyncio.Event | None = None
+    live: set[str] = field(default_factory=set)
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
+        assert not self.draining, "a replica that is drained takes no calls"
         self.served.append(call.ticket.call)
+        self.live.add(call.ticket.call)
+        try:
+            async for chunk in self.tokens(call):
+                yield chunk
+        finally:
+            self.live.discard(call.ticket.call)
+
+    async def tokens(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
         prompt = list(call.prompt["prompt_token_ids"])
         given: list[int] = []
         for number in range(call.sampling.max_tokens):
@@ -98,6 +109,8 @@ class FakeReplica:
 
     async def drain(self) -> None:
         self.draining = True
+        while self.live:
+            await asyncio.sleep(0)
 
     async def stop(self) -> None:
         self.stopped = True
@@ -476,6 +489,129 @@ def test_growing_starts_replicas_and_shrinking_drains_the_last_ones() -> None:
         assert [slot.state for slot in pool.slots] == ["serving", "serving"]
 
     with_pool(fleet, work)
+
+
+def test_calls_go_on_while_replicas_come_and_go() -> None:
+    fleet = Fleet([FakeReplica(0)], [FakeReplica(1)], [FakeReplica(2)], [FakeReplica(3)])
+
+    async def work(pool: ReplicaPool) -> list[Any]:
+        async def ask(number: int) -> Any:
+            for _ in range(number % 17):
+                await asyncio.sleep(0)
+            return await answer(pool, call(f"c{number}", program=f"p{number}"))
+
+        asked = [asyncio.create_task(ask(number)) for number in range(100)]
+        await asyncio.sleep(0)
+        for replicas in (1, 3, 2, 4):
+            for index, life in enumerate(fleet.lives):
+                fleet.lives[index] = iter([*life, FakeReplica(index)])
+            await pool.scale(replicas)
+            assert pool.replicas == replicas
+        return [ids for ids, _, _ in await asyncio.gather(*asked)]
+
+    assert with_pool(fleet, work) == [right_answer()] * 100
+
+
+def test_all_that_leave_stop_taking_calls_at_once() -> None:
+    first, second, third = FakeReplica(0), FakeReplica(1), FakeReplica(2)
+    fleet = Fleet([first], [second], [third])
+
+    async def work(pool: ReplicaPool) -> None:
+        second.go = asyncio.Event()
+        first_call = asyncio.create_task(answer(pool, call("a")))
+        second_call = asyncio.create_task(answer(pool, call("b")))
+        while not second.served:
+            await asyncio.sleep(0)
+        shrinking = asyncio.create_task(pool.scale(1))
+        while not third.draining:
+            await asyncio.sleep(0)
+        assert [slot.state for slot in pool.slots[:2]] == ["serving", "draining"]
+        assert not shrinking.done()
+        second.go.set()
+        await shrinking
+        assert [(await one)[0] for one in (first_call, second_call)] == [right_answer()] * 2
+
+    with_pool(fleet, work)
+
+
+def test_a_new_replica_that_does_not_come_up_leaves_the_others_as_they_were() -> None:
+    fleet = Fleet([FakeReplica(0)])
+
+    async def work(pool: ReplicaPool) -> None:
+        fleet.lives += [iter([FakeReplica(1)]), iter([])]
+        with pytest.raises(EngineStartError, match="no more"):
+            await pool.scale(3)
+        assert pool.replicas == 1
+        assert fleet.started[1].stopped
+        assert (await answer(pool, call()))[0] == right_answer()
+        with pytest.raises(SettingsError, match="replicas must be"):
+            await pool.scale(0)
+
+    with_pool(fleet, work)
+
+
+def test_a_loss_is_told_and_a_lost_replica_is_not_an_idle_one() -> None:
+    fleet = Fleet([FakeReplica(0), FakeReplica(0)], [FakeReplica(1)])
+    told: list[tuple[int, str]] = []
+    seen: list[str] = []
+
+    async def work(pool: ReplicaPool) -> None:
+        pool.on_state = lambda replica, state: told.append((replica, state))
+        start = pool.slots[0]._start
+        gate = asyncio.Event()
+
+        async def late(index: int) -> FakeReplica:
+            await gate.wait()
+            return await start(index)
+
+        pool.slots[0]._start = late
+        fleet.started[0].gone.set()
+        while pool.slots[0].state == "serving":
+            await asyncio.sleep(0)
+        seen.extend(stats.state for stats in await pool.stats_of_replicas())
+        gate.set()
+        while pool.slots[0].state != "serving":
+            await asyncio.sleep(0)
+
+    with_pool(fleet, work)
+    assert told[:3] == [(0, "lost"), (0, "starting"), (0, "serving")]
+    assert seen[0] in ("lost", "starting")
+    assert seen[1] == "serving"
+
+
+def test_a_start_that_fails_for_want_of_file_descriptors_is_tried_again() -> None:
+    fleet = Fleet([FakeReplica(0), FakeReplica(0)], [FakeReplica(1)])
+
+    async def work(pool: ReplicaPool) -> None:
+        start, failures = pool.slots[0]._start, iter([OSError(24, "Too many open files")])
+
+        async def scarce(index: int) -> FakeReplica:
+            if (failure := next(failures, None)) is not None:
+                raise failure
+            return await start(index)
+
+        pool.slots[0]._start = scarce
+        fleet.started[0].gone.set()
+        while pool.slots[0].restarts_done == 0:
+            await asyncio.sleep(0)
+
+    with_pool(fleet, work)
+
+
+def test_a_place_that_cannot_be_kept_is_given_up_not_left_waiting() -> None:
+    fleet = Fleet([FakeReplica(0)], [FakeReplica(1)])
+
+    async def work(pool: ReplicaPool) -> list[int]:
+        async def broken(index: int) -> FakeReplica:
+            raise ZeroDivisionError
+
+        pool.slots[0]._start = broken
+        fleet.started[0].gone.set()
+        while pool.slots[0].state != "failed":
+            await asyncio.sleep(0)
+        return (await answer(pool, call()))[0]
+
+    assert with_pool(fleet, work) == right_answer()
 
 
 def test_a_drained_pool_takes_no_calls_and_waits_for_those_it_has() -> None:

@@ -13,6 +13,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from autellix.tracing.live import live_picture
+from autellix.tracing.live_queues import queues_lines
+from autellix.tracing.live_rates import Rates
 from autellix.tracing.live_state import Choice
 from autellix.tracing.notation import ascii_text
 from autellix.tracing.snapshot import (
@@ -234,3 +236,20 @@ def test_without_utf8_the_picture_is_the_same_in_ascii():
 
 def test_wide_characters_keep_their_width_in_ascii():
     assert ascii_text("日本 ◆ act") == "???? * act"
+
+
+@pytest.mark.parametrize(("width", "height"), [(200, 8), (80, 3)])
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ("lost", "lost; its calls go on elsewhere"),
+        ("starting", "is being started"),
+        ("failed", "given up"),
+    ],
+)
+def test_a_replica_that_does_not_serve_is_not_shown_as_idle(width, height, state, said):
+    rows = [runs.replica(0), ReplicaRow(index=1, state=state)]
+    shown = [line.text for line in queues_lines(rows, Rates(), width, height)]
+    (line,) = [line for line in shown if "replica 1" in line]
+    assert said in line
+    assert "0/0" not in line.partition("replica 1")[2]

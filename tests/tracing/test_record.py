@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import jsonschema
 import pytest
 
 from autellix.errors import TraceError
 from autellix.scheduler.tickets import Receipt
+from autellix.tracing.document import load_schema
 from autellix.tracing.events import (
     CallEnded,
     CallStarted,
@@ -13,11 +15,14 @@ from autellix.tracing.events import (
     ProgramEnded,
     ProgramStarted,
     ReceiptArrived,
+    ReplicaChanged,
     RunStarted,
 )
 from autellix.tracing.live_rows import program_graph
 from autellix.tracing.record import RunRecord
+from autellix.tracing.show import replica_lines
 from autellix.tracing.snapshot import EngineCalls, ProgramRow, ReplicaRow
+from autellix.tracing.trace_fields import trace_from_document
 
 RUN = RunStarted(clock_s=0.0, engine="vllm", model="m", replicas=1, policy="plas")
 
@@ -276,3 +281,24 @@ def test_of_a_large_dag_the_newest_calls_are_kept():
     graph = program_graph(record.dag("p"), 1.0, EngineCalls(), most=3)
     assert (graph.hidden, len(graph.nodes)) == (6, 3)
     assert [node.parents for node in graph.nodes] == [(), ((0, "order"),), ((1, "order"),)]
+
+
+def test_what_happened_to_replicas_is_in_the_document_and_in_what_is_read_of_it():
+    record = RunRecord()
+    record.apply(RUN)
+    for at_s, replica, state in ((2.0, 1, "lost"), (2.0, 1, "starting"), (30.5, 1, "serving")):
+        record.apply(ReplicaChanged(at_s=at_s, replica=replica, state=state))
+    record.apply(ReplicaChanged(at_s=40.0, replica=0, state="lost"))
+    document = record.document()
+    jsonschema.validate(document, load_schema())
+    assert document["replica_changes"][0] == {"at_s": 2.0, "replica": 1, "state": "lost"}
+    assert replica_lines(trace_from_document(document, "t")) == [
+        "replica 1 was lost at 2.0 s and served again at 30.5 s",
+        "replica 0 was lost at 40.0 s",
+    ]
+
+
+def test_a_run_without_losses_says_nothing_of_them():
+    record = RunRecord()
+    record.apply(RUN)
+    assert "replica_changes" not in record.document()
