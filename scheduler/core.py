@@ -135,8 +135,8 @@ class Scheduler:
         level = self._first_level(ticket)
         self._enter(call, level, now)
         self._waiting[level][call] = None
-        placed_by = f"expected {expected_s:.3g} s" if ticket.course else ""
-        call.log(now, "arrival", placed_by or f"attained {ticket.attained_s:.3g} s")
+        by_course = ("expected {:.3g} s", expected_s) if ticket.course else None
+        call.log(now, "arrival", by_course or ("attained {:.3g} s", ticket.attained_s))
         if level:
             self._promotions.review(call, now)
         return call
@@ -379,8 +379,8 @@ class Scheduler:
         call.seat_service_s = self._clock.service(call)
         del self._waiting[call.level][call]
         self._running[call.level][call] = None
-        reason = f"waited {call.waited_s - before_s:.3g} s"
-        call.log(now, "resume" if call.started else "dispatch", reason)
+        cause = ("waited {:.3g} s", call.waited_s - before_s)
+        call.log(now, "resume" if call.started else "dispatch", cause)
         call.started = True
 
     @property
@@ -403,7 +403,7 @@ class Scheduler:
             level = max(level, self._course_level(call)[0])
         self._move(call, level, now)
         self.demotions += 1
-        call.log(now, "demotion", f"quantum of {used_up_s:.3g} s used up")
+        call.log(now, "demotion", ("quantum of {:.3g} s used up", used_up_s))
         self._promotions.review(call, now)
 
     def _promote(self, starved: Starved, now: float) -> None:
@@ -411,5 +411,5 @@ class Scheduler:
         self._promotions.restart(call, now)
         self._move(call, 0, now)
         self.promotions += 1
-        reason = f"program waited {starved.wait_s:.3g} s for {starved.service_s:.3g} s of service"
-        call.log(now, "promotion", reason)
+        cause = ("program waited {:.3g} s for {:.3g} s of service", *starved[1:])
+        call.log(now, "promotion", cause)

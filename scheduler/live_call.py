@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from .tickets import Decision, DecisionKind, Receipt, Ticket
+from .tickets import Cause, Decision, DecisionKind, Receipt, Ticket
 
 if TYPE_CHECKING:
     from .tenant_shares import TenantLoad
@@ -124,19 +124,19 @@ class LiveCall:
         self.rule_wait_s = 0.0
         self.promotion_due_s = math.inf
         self.seat_service_s = 0.0
-        self._log: list[Decision] = []
+        self._log: list[tuple[float, DecisionKind, int, Cause]] = []
         self._kept = kept_decisions
 
     def __repr__(self) -> str:
         place = "seated" if self.seated else "waiting"
         return f"<LiveCall {self.key} of {self.ticket.program}: level {self.level + 1}, {place}>"
 
-    def log(self, at_s: float, kind: DecisionKind, reason: str) -> None:
+    def log(self, at_s: float, kind: DecisionKind, cause: Cause) -> None:
         """Note a decision; beyond the kept number the middle ones go, so that both ends stay."""
         log = self._log
         if len(log) == self._kept:
             del log[self._kept // 2]
-        log.append(Decision(at_s, kind, self.level + 1, reason))
+        log.append((at_s, kind, self.level + 1, cause))
 
     def receipt(
         self,
@@ -160,5 +160,5 @@ class LiveCall:
             cached_tokens=cached_tokens,
             output_tokens=output_tokens,
             replica=replica,
-            decisions=tuple(self._log),
+            decisions=tuple(map(Decision._make, self._log)),
         )

@@ -6,7 +6,8 @@ steps even out what a single one says, and old steps fade.
 
 from __future__ import annotations
 
-_LEAST_TOKENS = 32
+# In a step with fewer, other differences between steps count for more.
+LEAST_PROMPT_TOKENS = 32
 _MOST_TOKENS = 1 << 16
 
 
@@ -32,7 +33,7 @@ class PrefillRate:
             step_s: what it lasted, seconds.
             typical_step_s: what one without prompts lasts, seconds.
         """
-        if prompt_tokens < _LEAST_TOKENS:
+        if prompt_tokens < LEAST_PROMPT_TOKENS:
             return
         self._seconds += max(step_s - typical_step_s, 0.0)
         self._tokens += prompt_tokens

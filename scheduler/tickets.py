@@ -66,6 +66,10 @@ class Ticket:
 _TICKET_KEYS = {f.name: _PREFIX + f.name for f in fields(Ticket)}
 
 
+# Words, or a template for str.format and what goes in. The engine has no time to make words of it.
+Cause = str | tuple[Any, ...]
+
+
 class Decision(NamedTuple):
     """One thing the scheduler did with a call, and why.
 
@@ -73,13 +77,19 @@ class Decision(NamedTuple):
         at_s: monotonic clock of the machine, seconds.
         kind: what was done.
         level: the call's level from then on, counted from 1.
-        reason: cause in a few words, e.g. "quantum of 0.64 s used up".
+        cause: of it, in words or to be put into words.
     """
 
     at_s: float
     kind: DecisionKind
     level: int
-    reason: str = ""
+    cause: Cause = ""
+
+    @property
+    def reason(self) -> str:
+        """The cause in a few words, e.g. "quantum of 0.64 s used up"."""
+        cause = self.cause
+        return cause if isinstance(cause, str) else cause[0].format(*cause[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,5 +137,8 @@ class Receipt:
         """Inverse of :meth:`to_wire`."""
         values = dict(wire)
         values["levels"] = tuple(values["levels"])
-        values["decisions"] = tuple(Decision(*decision) for decision in values["decisions"])
+        values["decisions"] = tuple(
+            Decision(at_s, kind, level, cause if isinstance(cause, str) else tuple(cause))
+            for at_s, kind, level, cause in values["decisions"]
+        )
         return cls(**values)

@@ -33,7 +33,9 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import wraps
 from operator import attrgetter
 from typing import Any, cast
 
@@ -44,18 +46,19 @@ from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from autellix.errors import SettingsError
 
 from .config import SchedulerConfig
 from .core import Scheduler
 from .live_call import LiveCall
-from .prefill_rate import PrefillRate
+from .prefill_rate import LEAST_PROMPT_TOKENS, PrefillRate
 from .rank_queue import RankQueue
 from .tickets import Receipt, Ticket
 from .victims import Victim
 from .vllm_host_tier import TierSide
+from .vllm_kv_home import KvHomes
 from .vllm_names import require_names
 from .vllm_room import VllmRoom
 
@@ -72,6 +75,7 @@ class ProgramScheduler(AsyncScheduler):
         core: the algorithm.
         prefill_rate: how long a prompt token takes here.
         tier: the host tier for KV; None where there is none.
+        kv_homes: where the KV of programs stays that are away.
         now: the clock, seconds; a test may put its own here.
 
     Raises:
@@ -97,6 +101,7 @@ class ProgramScheduler(AsyncScheduler):
         self.tier = TierSide.beside(
             self.connector, lambda: self.prefill_rate.token_s, self.requests
         )
+        self.kv_homes = KvHomes(self)
         self._requests_of: dict[str, int] = {}
         self._parts: dict[str, Receipt] = {}
         self._receipts: OrderedDict[str, Receipt] = OrderedDict()
@@ -124,6 +129,7 @@ class ProgramScheduler(AsyncScheduler):
                 self._interval = self.core.config.policy_interval
             call_id = call.ticket.call
             self._requests_of[call_id] = self._requests_of.get(call_id, 0) + 1
+            self.kv_homes.back(call.ticket.program)
             if self.tier is not None:
                 self.tier.comes(request_id, call.ticket.program)
         super().add_request(request)
@@ -150,9 +156,11 @@ class ProgramScheduler(AsyncScheduler):
         """Charge the step, then let vLLM take the tokens."""
         step_s = self.core.charge(self.now())
         # Each call in the batch but those with a prompt to compute has one token.
-        ran = scheduler_output.num_scheduled_tokens
-        prompt_tokens = scheduler_output.total_num_scheduled_tokens - len(ran)
-        self.prefill_rate.add(prompt_tokens, step_s, self.core.typical_step_s)
+        calls = len(scheduler_output.num_scheduled_tokens)
+        prompt_tokens = scheduler_output.total_num_scheduled_tokens - calls
+        if prompt_tokens >= LEAST_PROMPT_TOKENS:
+            self.prefill_rate.add(prompt_tokens, step_s, self.core.typical_step_s)
+        self.kv_homes.stepped(scheduler_output.total_num_scheduled_tokens)
         if self.tier is not None:
             self.tier.observe(model_runner_output.kv_connector_output)
         return super().update_from_output(scheduler_output, model_runner_output)
@@ -177,6 +185,9 @@ class ProgramScheduler(AsyncScheduler):
         """A request has ended, one way or the other."""
         call = self.core.calls.get(request.request_id)
         receipt = None if call is None else self._leave(call, request)
+        if call is not None:
+            aborted = request.status == RequestStatus.FINISHED_ABORTED
+            self.kv_homes.call_ends(call.ticket.program, request.request_id, aborted=aborted)
         params, encoder_params = super()._free_request(request, delay_free_blocks)
         if receipt is not None:
             params = {**(params or {}), RECEIPT_KEY: receipt.to_wire()}
@@ -217,6 +228,18 @@ class ProgramScheduler(AsyncScheduler):
             "token_budget": self.max_num_scheduled_tokens,
             **({} if self.tier is None else self.tier.stats()),
         }
+
+    def autellix_away(self, program: str, absence_s: list[float]) -> str:
+        """A program is in a tool or waits for a person: what becomes of its KV (:mod:`.kv_home`).
+
+        Args:
+            absence_s: quantiles of how long, ascending, seconds; empty where nothing is known.
+        """
+        return self.kv_homes.away(program, absence_s, self.now())
+
+    def autellix_forget(self, program: str) -> None:
+        """A program is over: what only it has of the caches is free at once."""
+        self.kv_homes.forget(program)
 
     def autellix_configure(self, settings: dict[str, Any]) -> bool:
         """Start afresh with other settings (``to_dict()`` of them); False while calls run."""
@@ -375,22 +398,17 @@ def _merged(first: Receipt | None, second: Receipt) -> Receipt:
     )
 
 
-def _receipt_utility(engine: EngineCore, call_id: str) -> dict[str, Any] | None:
-    assert isinstance(engine.scheduler, ProgramScheduler)
-    return engine.scheduler.autellix_receipt(call_id)
+def _utility(name: str) -> Callable[..., Any]:
+    """A method of the engine core that passes a call on to the scheduler's method of that name."""
+    method = getattr(ProgramScheduler, name)
 
+    @wraps(method)
+    def utility(engine: EngineCore, *args: Any) -> Any:
+        return method(engine.scheduler, *args)
 
-def _stats_utility(engine: EngineCore) -> dict[str, Any]:
-    assert isinstance(engine.scheduler, ProgramScheduler)
-    return engine.scheduler.autellix_stats()
-
-
-def _configure_utility(engine: EngineCore, settings: dict[str, Any]) -> bool:
-    assert isinstance(engine.scheduler, ProgramScheduler)
-    return engine.scheduler.autellix_configure(settings)
+    return utility
 
 
 # vLLM looks utility calls up by name on the engine core, in whose process this module is loaded.
-setattr(EngineCore, "autellix_receipt", _receipt_utility)  # noqa: B010
-setattr(EngineCore, "autellix_stats", _stats_utility)  # noqa: B010
-setattr(EngineCore, "autellix_configure", _configure_utility)  # noqa: B010
+for _name in ("receipt", "stats", "configure", "away", "forget"):
+    setattr(EngineCore, f"autellix_{_name}", _utility(f"autellix_{_name}"))

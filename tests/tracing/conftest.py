@@ -27,8 +27,8 @@ RECEIPT = Receipt(
     output_tokens=12,
     replica=0,
     decisions=(
-        Decision(at_s=100.5, kind="arrival", level=1, reason="new program"),
-        Decision(at_s=101.0, kind="demotion", level=2, reason="quantum of 0.3 s used up"),
+        Decision(at_s=100.5, kind="arrival", level=1, cause="new program"),
+        Decision(at_s=101.0, kind="demotion", level=2, cause="quantum of 0.3 s used up"),
     ),
 )
 SMALL_RUN: list[Event] = [

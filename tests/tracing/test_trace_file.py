@@ -231,7 +231,7 @@ receipts = st.builds(
             at_s=st.floats(100, 200),
             kind=st.sampled_from(get_args(DecisionKind)),
             level=st.integers(1, 8),
-            reason=st.text(max_size=5),
+            cause=st.text(max_size=5),
         ),
         max_size=2,
     ).map(tuple),
