@@ -3,7 +3,7 @@
 | name | order | prefix cache |
 |---|---|---|
 | ``vllm`` | first come, first served, by call | no |
-| ``vllm-opt`` | the same | yes |
+| ``vllm-opt``, also ``fcfs`` | the same | yes |
 | ``mlfq``, ``plas``, ``atlas`` | the core's levels | yes |
 | ``adaptive``, ``gittins`` | what is still to be expected of the program | yes |
 | ``program-fcfs`` | the call whose program came first | yes |
@@ -73,7 +73,7 @@ def sim_policy(name: str, **settings: object) -> SimPolicy:
     Raises:
         SettingsError: there is none of that name, or a setting is impossible.
     """
-    if name not in SIM_POLICIES:
+    if name not in (*SIM_POLICIES, "fcfs"):
         raise SettingsError(
             f"there is no policy {name!r}; choose one of: {', '.join(SIM_POLICIES)}"
         )
@@ -81,8 +81,8 @@ def sim_policy(name: str, **settings: object) -> SimPolicy:
     def config(**policy: object) -> SchedulerConfig:
         return SchedulerConfig.from_dict({**settings, **policy})
 
-    if name in ("vllm", "vllm-opt"):
-        return SimPolicy(name=name, config=config(policy="fcfs"), prefix_cache=name == "vllm-opt")
+    if name in ("vllm", "vllm-opt", "fcfs"):
+        return SimPolicy(name=name, config=config(policy="fcfs"), prefix_cache=name != "vllm")
     if name == "srpt":
         ours = {"program_ties": True, "admission": True, **settings, "policy": "fcfs"}
         return SimPolicy(name=name, config=config(**ours), order=name)

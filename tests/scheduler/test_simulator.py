@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from autellix.errors import InputError, SettingsError
 from autellix.scheduler.balancers import balancer_named
 from autellix.scheduler.engine_model import EngineModel, StepTime, preset_named
+from autellix.scheduler.policies import POLICIES
 from autellix.scheduler.sim_host import TIERS, HostMemory
 from autellix.scheduler.sim_orders import SIM_POLICIES, sim_policy
 from autellix.scheduler.sim_programs import SimCall, SimProgram
@@ -88,6 +89,12 @@ def serve(
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_names_of_the_runtime_are_known_here_too() -> None:
+    for policy in POLICIES:
+        assert sim_policy(policy.name).config.policy == policy.name
+    assert sim_policy("fcfs").prefix_cache
+
+
 @given(MODELS, workloads(), st.sampled_from(SIM_POLICIES), MEMORIES)
 def test_stretches_give_what_steps_one_by_one_give(
     model: EngineModel, arrivals: Arrivals, policy: str, memory: HostMemory | None
