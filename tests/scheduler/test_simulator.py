@@ -88,13 +88,13 @@ def serve(
     return simulation.run(arrivals), records, simulation
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_the_names_of_the_runtime_are_known_here_too() -> None:
     for policy in POLICIES:
         assert sim_policy(policy.name).config.policy == policy.name
     assert sim_policy("fcfs").prefix_cache
 
 
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(MODELS, workloads(), st.sampled_from(SIM_POLICIES), MEMORIES)
 def test_stretches_give_what_steps_one_by_one_give(
     model: EngineModel, arrivals: Arrivals, policy: str, memory: HostMemory | None
