@@ -354,7 +354,7 @@ class Scheduler:
         call.rank = (call.tenant.ahead << _AHEAD_SHIFT) + place + next(self._entries)
         call.levels.append(level + 1)
         quantum_s = self.levels.quanta[level]
-        if call.ticket.course and level < len(self.levels.bounds):
+        if call.ticket.course:
             own, until_worse_s = self._course_level(call)
             # In another level than its own, as after a promotion, it gets what all get there.
             quantum_s = until_worse_s if own == level else quantum_s
