@@ -33,7 +33,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import count
-from typing import NamedTuple
 
 from .config import SchedulerConfig
 from .course import course_level
@@ -42,6 +41,7 @@ from .live_call import LiveCall
 from .policies import policy_named
 from .preemption import Preemption
 from .promotion import Promotions, Starved
+from .quiet import FOR_EVER, Quiet
 from .service_clock import ServiceClock
 from .tenant_shares import TenantShares
 from .tickets import Receipt, Ticket
@@ -51,26 +51,6 @@ from .victims import Capacity, Victim
 # program), entry.
 _AHEAD_SHIFT, _LEVEL_SHIFT, _PROGRAM_SHIFT = 96, 80, 40
 _LEVEL_MASK = (1 << _AHEAD_SHIFT - _LEVEL_SHIFT) - 1
-
-
-class Quiet(NamedTuple):
-    """How long the policy has nothing to do; whichever ends first.
-
-    Attributes:
-        service_s: until a call has used up its quantum, seconds charged.
-        time_s: until a waiting call is to be looked at for promotion, seconds.
-        steps: until the levels may have to follow the engine's typical step.
-        contested: at any run of the policy running calls may have to give way to waiting ones that
-            stand so much better, or a tenant may come to be ahead of another.
-    """
-
-    service_s: float
-    time_s: float
-    steps: float
-    contested: bool
-
-
-_FOR_EVER = Quiet(math.inf, math.inf, math.inf, False)
 
 
 class Scheduler:
@@ -272,7 +252,7 @@ class Scheduler:
         """How long :meth:`tick` and :meth:`victims` have nothing to do if nothing else happens."""
         contested = self._tenants.contested
         if not self.policy.multilevel:
-            return _FOR_EVER._replace(contested=contested)
+            return FOR_EVER._replace(contested=contested)
         follows = self.config.first_quantum_s is None
         return Quiet(
             service_s=self._clock.until_alarm_s,
