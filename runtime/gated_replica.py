@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 
 from autellix.errors import CallError, EngineStoppedError
@@ -146,6 +146,14 @@ class GatedReplica:
     async def stats_of_replicas(self) -> Sequence[EngineStats]:
         """See ``Engine.stats_of_replicas``."""
         return [await self.stats()]
+
+    def tell_stats_to(self, sink: Callable[[EngineStats], None]) -> None:
+        """See ``Replica.tell_stats_to``; held calls wait too."""
+
+        def told(stats: EngineStats) -> None:
+            sink(replace(stats, waiting=stats.waiting + len(self.gate.holding)))
+
+        self.replica.tell_stats_to(told)
 
     async def lost(self) -> None:
         """See ``Replica.lost``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -225,6 +225,9 @@ class RayReplica:
             return _stats.decode(await self._actor.stats.remote())
         except self._place.errors:
             return EngineStats()
+
+    def tell_stats_to(self, sink: Callable[[EngineStats], None]) -> None:
+        """See ``Replica.tell_stats_to``; across machines the state is asked for."""
 
     async def stats_of_replicas(self) -> Sequence[EngineStats]:
         """See ``Engine.stats_of_replicas``."""

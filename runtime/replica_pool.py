@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from autellix.errors import CallError, EngineStoppedError, ReplicaLostError, SettingsError
@@ -251,6 +252,11 @@ class ReplicaPool:
     async def stats_of_replicas(self) -> Sequence[EngineStats]:
         """See ``Engine.stats_of_replicas``."""
         return await asyncio.gather(*(slot.stats(_STATS_TIMEOUT_S) for slot in self.slots))
+
+    @property
+    def told(self) -> Sequence[EngineStats]:
+        """What the replicas have told, unasked: calls, KV in use, the duration of a step."""
+        return [replace(slot.told, state=slot.state) for slot in self.slots]
 
     async def stats(self) -> EngineStats:
         """See ``Engine.stats``; of all replicas together."""

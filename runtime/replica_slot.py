@@ -24,6 +24,7 @@ from .restarts import Losses, Restarts
 log = logging.getLogger("autellix")
 
 _SIZES_TIMEOUT_S = 10.0
+_SIZES = ("seats", "kv_tokens", "block_tokens", "token_budget")
 
 
 class Replica(Engine, Protocol):
@@ -31,6 +32,10 @@ class Replica(Engine, Protocol):
 
     async def lost(self) -> None:
         """Return when its process has ended, for whatever reason."""
+        ...
+
+    def tell_stats_to(self, sink: Callable[[EngineStats], None]) -> None:
+        """Have ``sink`` told, while calls run, of calls, KV in use and the duration of a step."""
         ...
 
     async def kill(self) -> None:
@@ -56,6 +61,7 @@ class ReplicaSlot:
         state: see the module.
         calls: under way, by id.
         answered: whether the present replica has answered a call.
+        told: what the present replica has told of its state, unasked.
         restarts_done: how often a replica was lost and replaced.
     """
 
@@ -72,6 +78,7 @@ class ReplicaSlot:
         self.state: ReplicaState = "starting"
         self.calls: set[str] = set()
         self.answered = False
+        self.told = EngineStats()
         self.restarts_done = 0
         self._start = start
         self._changed = changed
@@ -96,6 +103,11 @@ class ReplicaSlot:
         """The replica has given a sign of life."""
         self._heard_s = time.monotonic()
 
+    def _tell(self, stats: EngineStats) -> None:
+        self.heard()
+        sizes = {name: getattr(self.told, name) for name in _SIZES}
+        self.told = replace(stats, **sizes)
+
     def lose(self, replica: Replica) -> None:
         """A call has found the replica dead: it gets no more of them."""
         if replica is self.replica and self.state in ("serving", "draining"):
@@ -116,7 +128,9 @@ class ReplicaSlot:
         self.replica = replica
         self.answered = False
         self._lost.clear()
-        self._serves(self.index, await self._asked(replica, _SIZES_TIMEOUT_S))
+        self.told = await self._asked(replica, _SIZES_TIMEOUT_S) or EngineStats()
+        self._serves(self.index, self.told)
+        replica.tell_stats_to(self._tell)
         self.heard()
         self._enter("serving")
 
@@ -199,16 +213,17 @@ class ReplicaSlot:
                 await replica.kill()
 
     async def stats(self, timeout_s: float) -> EngineStats:
-        """The replica's state; empty where there is none to ask."""
+        """The replica's state; what it told last where it does not answer in time."""
         if self.replica is None or self.state not in ("serving", "draining"):
             return EngineStats(state=self.state)
-        return replace(await self._asked(self.replica, timeout_s), state=self.state)
+        asked = await self._asked(self.replica, timeout_s)
+        return replace(self.told if asked is None else asked, state=self.state)
 
     @staticmethod
-    async def _asked(replica: Replica, timeout_s: float) -> EngineStats:
+    async def _asked(replica: Replica, timeout_s: float) -> EngineStats | None:
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(replica.stats(), timeout_s)
-        return EngineStats()
+        return None
 
     async def drain(self) -> None:
         """Take no new calls and return when the last one has ended."""

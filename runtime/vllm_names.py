@@ -5,13 +5,15 @@ Importing this module imports vLLM (seconds), so only the replica and its front 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.process import BaseProcess
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from autellix.errors import VersionError
 
 TESTED = "0.32"
+T = TypeVar("T")
 
 
 def installed_version() -> str | None:
@@ -81,6 +83,25 @@ def core_processes(llm: AsyncLLM) -> list[BaseProcess]:
         ) from cause
 
 
+def listen_to_stats(llm: AsyncLLM, listener_over: Callable[[Any], T]) -> T:
+    """Put a listener where the front passes its engine's statistics on; before the first call.
+
+    Args:
+        listener_over: makes it over what stands there, which may be None.
+
+    Raises:
+        VersionError: vLLM passes them on elsewhere.
+    """
+    if not hasattr(llm, "logger_manager") or llm.output_handler is not None:
+        raise VersionError(
+            f"vLLM {_installed} passes its engine's statistics on in a way that is not known. This "
+            f"release was tested with vLLM {TESTED}.*; install that version."
+        )
+    listener = listener_over(llm.logger_manager)
+    llm.logger_manager = cast("Any", listener)
+    return listener
+
+
 def device_count() -> int:
     """How many GPUs this process may use; asks the driver without starting anything on one."""
     return int(cast("Any", current_platform).device_count())
@@ -113,6 +134,7 @@ __all__ = [
     "device_count",
     "init_app_state",
     "installed_version",
+    "listen_to_stats",
     "make_arg_parser",
     "renderer_from_config",
     "validate_xgrammar_grammar",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import multiprocessing
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from autellix.errors import (
@@ -26,6 +26,7 @@ from .engine_start import EngineProcesses, log_vllm_to, state_folder
 from .process_tree import descendants, kill_all
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .start_errors import start_error
+from .told_stats import ToldStats
 from .vllm_arguments import SCHEDULER, compiles, engine_args
 from .vllm_names import (
     AsyncLLM,
@@ -34,6 +35,7 @@ from .vllm_names import (
     RequestOutput,
     VLLMClientError,
     core_processes,
+    listen_to_stats,
 )
 
 # How long calls under way may take to hear that their engine is stopped.
@@ -53,6 +55,7 @@ class VllmReplica:
         self._own = own
         self.model = model
         self.index = index
+        self._told = listen_to_stats(llm, ToldStats)
         self._live: set[str] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -193,6 +196,10 @@ class VllmReplica:
         """See ``Engine.stats``."""
         found = await self._ask("autellix_stats")
         return EngineStats(**found) if found else EngineStats()
+
+    def tell_stats_to(self, sink: Callable[[EngineStats], None]) -> None:
+        """See ``Replica.tell_stats_to``."""
+        self._told.sink = sink
 
     async def configure(self, scheduler: SchedulerConfig) -> None:
         """Go on with other scheduling settings, and counters at 0.

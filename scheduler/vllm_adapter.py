@@ -39,7 +39,6 @@ from functools import wraps
 from operator import attrgetter
 from typing import Any, cast
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import RequestQueue, SchedulingPolicy
@@ -61,6 +60,7 @@ from .vllm_host_tier import TierSide
 from .vllm_kv_home import KvHomes
 from .vllm_names import require_names
 from .vllm_room import VllmRoom
+from .vllm_stats import TellingScheduler
 
 RECEIPT_KEY = "autellix"
 _KEPT_RECEIPTS = 1024
@@ -68,7 +68,7 @@ _KEPT_RECEIPTS = 1024
 require_names()
 
 
-class ProgramScheduler(AsyncScheduler):
+class ProgramScheduler(TellingScheduler):
     """vLLM's scheduler with program-aware order and preemption.
 
     Attributes:

@@ -22,6 +22,8 @@ _OFFERED: tuple[tuple[type, tuple[str, ...]], ...] = (
             "_preempt_request",
             "_request_remaining_blocks",
             "add_request",
+            "get_request_counts",
+            "make_stats",
             "schedule",
             "update_from_output",
         ),
@@ -34,6 +36,7 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
         (
             "_inflight_prefills",
             "current_step",
+            "log_stats",
             "kv_cache_manager",
             "block_size",
             "max_num_active_reqs",

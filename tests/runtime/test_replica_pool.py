@@ -115,6 +115,9 @@ class FakeReplica:
     async def stop(self) -> None:
         self.stopped = True
 
+    def tell_stats_to(self, sink: Callable[[EngineStats], None]) -> None:
+        self.sink = sink
+
     async def stats(self) -> EngineStats:
         if self.hangs:
             await asyncio.Event().wait()
@@ -546,6 +549,44 @@ def test_a_new_replica_that_does_not_come_up_leaves_the_others_as_they_were() ->
         assert (await answer(pool, call()))[0] == right_answer()
         with pytest.raises(SettingsError, match="replicas must be"):
             await pool.scale(0)
+
+    with_pool(fleet, work)
+
+
+def test_the_state_of_each_replica_comes_to_the_pool_unasked() -> None:
+    fleet = Fleet([FakeReplica(0)], [FakeReplica(1)])
+
+    async def work(pool: ReplicaPool) -> None:
+        fleet.started[1].sink(EngineStats(running=3, waiting=2, kv_usage=0.4, step_s=0.02))
+        first, second = pool.told
+        assert (second.running, second.waiting, second.kv_usage, second.step_s) == (3, 2, 0.4, 0.02)
+        assert (first.seats, second.seats) == (4, 4)  # sizes stay as they were at the start
+        fleet.started[1].gone.set()
+        while pool.slots[1].state == "serving":
+            await asyncio.sleep(0)
+        assert pool.told[1].state != "serving"
+
+    with_pool(fleet, work)
+
+
+def test_a_step_that_is_told_is_a_sign_of_life() -> None:
+    fleet = Fleet([FakeReplica(0)])
+
+    async def work(pool: ReplicaPool) -> None:
+        pool.slots[0]._heard_s = 0.0
+        fleet.started[0].sink(EngineStats(running=1))
+        assert pool.slots[0]._heard_s > 0.0
+
+    with_pool(fleet, work)
+
+
+def test_what_was_told_last_stands_in_for_a_replica_that_does_not_answer_in_time() -> None:
+    fleet = Fleet([FakeReplica(0)])
+
+    async def work(pool: ReplicaPool) -> None:
+        fleet.started[0].sink(EngineStats(running=5))
+        fleet.started[0].hangs = True
+        assert (await pool.slots[0].stats(0.0)).running == 5
 
     with_pool(fleet, work)
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
+import resource
 import signal
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from autellix import ChatAutellix
 from autellix.runtime.engine_host import ENGINE_PROCESS, EngineHost
+from autellix.runtime.process_tree import descendants
 from autellix.runtime.replica_slot import ReplicaSlot
+from autellix.runtime.restarts import Restarts
+from autellix.runtime.run_watch import RunWatch
 from autellix.runtime.session import Session
 from autellix.runtime.settings import Settings
+from autellix.tracing.show import replica_lines
+from autellix.tracing.trace_fields import trace_from_document
 from tests.conftest import run_on
 
 pytestmark = pytest.mark.slow
@@ -28,16 +39,26 @@ KILLS = 10
 def two_replicas() -> Iterator[EngineHost]:
     arguments = {"max_num_seqs": 16, "max_model_len": 1024}
     settings = Settings(quiet=True, replicas=2, balancer="least-used", engine_args=arguments)
-    host = EngineHost.start(settings)
+    host = EngineHost.start(settings, restarts=Restarts(stall_s=5.0))
+    below = set(descendants([os.getpid()]))
     yield host
     host.stop()
     children = multiprocessing.active_children()
     assert not [child for child in children if child.name.startswith(ENGINE_PROCESS)]
+    assert not below & set(descendants([os.getpid()])) - resource_tracker()
+
+
+def resource_tracker() -> set[int]:
+    """The process that Python starts for shared memory; it lives as long as this one."""
+    from multiprocessing.resource_tracker import _resource_tracker
+
+    return {pid} if (pid := getattr(_resource_tracker, "_pid", None)) else set()
 
 
 @pytest.fixture
 def run(two_replicas: EngineHost) -> Iterator[Session]:
     with run_on(two_replicas) as session:
+        asyncio.run(until_all_serve(two_replicas))
         yield session
 
 
@@ -45,8 +66,8 @@ def core(slot: ReplicaSlot) -> int:
     """Process id of a replica's engine core."""
     from autellix.runtime.vllm_names import core_processes
 
-    replica: Any = slot.replica
-    (process,) = core_processes(replica.llm)
+    gated: Any = slot.replica
+    (process,) = core_processes(getattr(gated, "replica", gated).llm)
     assert process.pid is not None
     return process.pid
 
@@ -102,6 +123,177 @@ def test_all_programs_finish_whenever_a_replica_is_killed(
     assert {call["status"] for call in calls(run)} == {"done"}
     assert sum(slot.restarts_done for slot in two_replicas.engine.slots) >= KILLS - 1
     assert two_replicas.engine._where == {}
+    lost = [c for c in run.record.document()["replica_changes"] if c["state"] == "lost"]
+    assert len(lost) == KILLS
+
+
+async def killed_under_calls(
+    host: EngineHost, sign: int, count: int = 12
+) -> tuple[list[str], ReplicaSlot]:
+    """Send a signal to a replica while it serves; what its programs answer all the same."""
+    asked = asyncio.create_task(programs(count, temperature=0))
+    victim = host.engine.slots[0]
+    while not victim.calls:
+        await asyncio.sleep(0.01)
+    os.kill(core(victim), sign)
+    return await asked, victim
+
+
+@pytest.mark.timeout(600)
+def test_a_replica_that_is_stopped_is_killed_and_its_calls_go_on(
+    two_replicas: EngineHost, run: Session
+) -> None:
+    before = two_replicas.engine.slots[0].restarts_done
+    stopped = core(two_replicas.engine.slots[0])
+    answers, victim = asyncio.run(killed_under_calls(two_replicas, signal.SIGSTOP))
+    assert all(answers)
+    assert {call["status"] for call in calls(run)} == {"done"}
+    asyncio.run(until_all_serve(two_replicas))
+    assert victim.restarts_done == before + 1
+    assert not psutil.pid_exists(stopped)
+
+
+def test_a_lost_replica_is_seen_as_lost(two_replicas: EngineHost, run: Session) -> None:
+    watch = RunWatch(run)
+
+    async def states() -> list[str]:
+        os.kill(core(two_replicas.engine.slots[1]), signal.SIGKILL)
+        while two_replicas.engine.slots[1].state == "serving":
+            await asyncio.sleep(0.01)
+        return [row.state for row in (await asyncio.to_thread(watch.snapshot)).replicas]
+
+    first, second = asyncio.run(states())
+    assert first == "serving"
+    assert second in ("lost", "starting")
+    asyncio.run(until_all_serve(two_replicas))
+    changes = run.record.document()["replica_changes"]
+    assert [(c["replica"], c["state"]) for c in changes] == [
+        (1, "lost"),
+        (1, "starting"),
+        (1, "serving"),
+    ]
+    assert replica_lines(trace_from_document(run.record.document(), "t"))[0].startswith(
+        "replica 1 was lost at"
+    )
+
+
+@pytest.mark.timeout(600)
+def test_without_a_file_descriptor_left_calls_go_on_and_the_replica_comes_back_later(
+    two_replicas: EngineHost, run: Session
+) -> None:
+    victim = two_replicas.engine.slots[0]
+    failed: list[str] = []
+
+    async def scarce() -> list[str]:
+        asked = asyncio.create_task(programs(12, temperature=0))
+        while not victim.calls:
+            await asyncio.sleep(0.01)
+        with no_file_descriptors():
+            os.kill(core(victim), signal.SIGKILL)
+            answers = await asked
+            failed.append(victim.state)
+        return answers
+
+    assert all(asyncio.run(scarce()))
+    assert failed[0] in ("lost", "starting")
+    asyncio.run(until_all_serve(two_replicas))
+
+
+@contextmanager
+def no_file_descriptors() -> Iterator[None]:
+    """Not a file, socket or process can be opened inside."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.timeout(600)
+def test_replicas_can_be_taken_away_and_added_while_programs_run(
+    two_replicas: EngineHost, run: Session
+) -> None:
+    pool = two_replicas.engine
+    gone = core(pool.slots[1])
+
+    async def scaled() -> list[str]:
+        asked = asyncio.create_task(programs(16, temperature=0))
+        while not all(slot.calls for slot in pool.slots):
+            await asyncio.sleep(0.01)
+        await run.loop.arun(pool.scale(1))
+        assert not psutil.pid_exists(gone)
+        answers = await asked
+        again = asyncio.create_task(programs(4, temperature=0))
+        await run.loop.arun(pool.scale(2))
+        return answers + await again + await programs(8, temperature=0)
+
+    assert all(asyncio.run(scaled()))
+    assert {call["status"] for call in calls(run)} == {"done"}
+    states = [(c["replica"], c["state"]) for c in run.record.document()["replica_changes"]]
+    assert states == [(1, "draining"), (1, "stopped"), (1, "serving")]
+
+
+@pytest.mark.timeout(600)
+def test_a_worker_that_is_killed_takes_its_replica_along_and_nothing_stays() -> None:
+    """With workers of their own, as with several GPUs: here the engine core's one child."""
+    arguments = {
+        "max_num_seqs": 8,
+        "max_model_len": 1024,
+        "distributed_executor_backend": "mp",
+    }
+    host = EngineHost.start(Settings(quiet=True, engine_args=arguments))
+    try:
+        with run_on(host) as run:
+            slot = host.engine.slots[0]
+            (worker,) = [
+                pid
+                for pid in descendants([core(slot)])
+                if psutil.Process(pid).memory_info().rss > 2**29
+            ]
+
+            async def killed() -> list[str]:
+                asked = asyncio.create_task(programs(4, temperature=0))
+                while not slot.calls:
+                    await asyncio.sleep(0.01)
+                os.kill(worker, signal.SIGKILL)
+                return await asked
+
+            before = set(descendants([core(slot)]))
+            assert all(asyncio.run(killed()))
+            assert {call["status"] for call in calls(run)} == {"done"}
+            assert slot.restarts_done == 1
+            assert not [pid for pid in before if psutil.pid_exists(pid)]
+            os.kill(core(slot), signal.SIGSTOP)
+            stopped = {core(slot), *descendants([core(slot)])}
+    finally:
+        host.stop()
+    assert not [pid for pid in stopped if psutil.pid_exists(pid)]
+
+
+@pytest.mark.timeout(600)
+def test_an_engine_that_is_stopped_while_a_replica_comes_back_leaves_nothing() -> None:
+    arguments = {"max_num_seqs": 8, "max_model_len": 1024}
+    host = EngineHost.start(Settings(quiet=True, replicas=2, engine_args=arguments))
+    slot = host.engine.slots[0]
+    os.kill(core(slot), signal.SIGKILL)
+    other = core(host.engine.slots[1])
+    while slot.state != "starting":
+        time.sleep(0.01)
+    time.sleep(1.0)  # into the start, which spawns its process about now or later
+    host.stop()
+    gone_by = time.monotonic() + 60
+    while any(child.name.startswith(ENGINE_PROCESS) for child in multiprocessing.active_children()):
+        assert time.monotonic() < gone_by
+        time.sleep(0.1)
+    assert not psutil.pid_exists(other)
 
 
 def test_a_stream_goes_on_with_what_it_would_have_said(
