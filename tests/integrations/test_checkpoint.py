@@ -68,7 +68,7 @@ def test_wrapping_twice_is_wrapping_once() -> None:
     assert isinstance(saver, BaseCheckpointSaver)
 
 
-def test_a_saver_without_task_paths_is_not_given_any() -> None:
+def test_a_saver_without_task_paths_is_not_given_any(tmp_path: Path) -> None:
     class Old(InMemorySaver):
         def put_writes(self, config: Any, writes: Any, task_id: str) -> None:  # type: ignore[override]
             super().put_writes(config, writes, task_id)
@@ -76,7 +76,7 @@ def test_a_saver_without_task_paths_is_not_given_any() -> None:
     saver = AutellixSaver(Old())
     assert "task_path" not in inspect.signature(saver.put_writes).parameters
     assert "task_path" in inspect.signature(AutellixSaver(InMemorySaver()).put_writes).parameters
-    with process(Path("unused")) as run:
+    with process(tmp_path / "journal") as run:
         graph = run.chain(a=(1.0,)).compile(checkpointer=saver)
         assert graph.invoke({"xs": []}, on("t"))["xs"] == ["1.0"]
 
