@@ -141,6 +141,18 @@ class HostTier(Protocol):
         """Let the program's KV be evicted again, in its turn."""
         ...
 
+    @property
+    def stays_s(self) -> float:
+        """How long KV that nobody uses stays, a running mean, seconds.
+
+        Infinite before anything had to go.
+        """
+        ...
+
+    def age(self, program: str) -> None:
+        """The program's KV goes first when room is wanted, as if it had been used never."""
+        ...
+
     def observe(self, finished: Any) -> None:
         """Take what a worker tells of moves that have ended into account."""
         ...

@@ -110,6 +110,15 @@ class ProgramManager(CPUOffloadingManager):
         """See ``HostTier.used_share``."""
         return len(self._lru.chunks) / self._num_chunks
 
+    @property
+    def stays_s(self) -> float:
+        """See ``HostTier.stays_s``."""
+        return self._lru.stays_s
+
+    def age(self, program: str) -> None:
+        """See ``HostTier.age``."""
+        self._lru.age(program)
+
     def name_program(self, request_id: str, program: str) -> None:
         """See ``HostTier.name_program``."""
         self._lru.name(request_id, program)

@@ -10,11 +10,16 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from .vllm_names import CachePolicy, ChunkStatus, OffloadKey, ReqContext
+
+# Weight of the newest in the mean of how long things stay.
+_NEWEST = 0.05
 
 
 class ProgramLru(CachePolicy):
@@ -24,6 +29,9 @@ class ProgramLru(CachePolicy):
         chunks: stored pieces by key.
         pinned: programs that are not evicted.
         storing: the request whose pieces are being inserted; the manager sets it first.
+        stays_s: how long after its last use a program's KV had to go, a running mean, seconds;
+            infinite before any had to.
+        now: the clock, seconds; a test may put its own here.
     """
 
     def __init__(self, cache_capacity: int) -> None:
@@ -31,6 +39,9 @@ class ProgramLru(CachePolicy):
         self.chunks: dict[OffloadKey, ChunkStatus] = {}
         self.pinned: set[str] = set()
         self.storing: ReqContext | None = None
+        self.stays_s = math.inf
+        self.now = time.monotonic
+        self._used_s: dict[str, float] = {}
         self._names: dict[str, str] = {}
         # Program -> its keys with their place in its context; last used program last.
         self._keys: OrderedDict[str, dict[OffloadKey, int]] = OrderedDict()
@@ -59,9 +70,16 @@ class ProgramLru(CachePolicy):
         mine = self._keys.get(program, {})
         return sorted(mine, key=mine.__getitem__)
 
+    def age(self, program: str) -> None:
+        """Its keys go first, as if it had been used never."""
+        if program in self._keys:
+            self._keys.move_to_end(program, last=False)
+            self._used_s.pop(program, None)
+
     def disown(self, program: str) -> list[OffloadKey]:
         """Forget the program; the keys that nobody has now."""
         orphans: list[OffloadKey] = []
+        self._used_s.pop(program, None)
         for key in self._keys.pop(program, {}):
             owners = self._owners[key]
             owners.remove(program)
@@ -107,12 +125,14 @@ class ProgramLru(CachePolicy):
             del mine[key]
             if not mine:
                 del self._keys[program]
+                self._used_s.pop(program, None)
 
     def touch(self, keys: Iterable[OffloadKey], req_context: ReqContext) -> None:
         """A request uses these keys: its program has them from now on, and is the last used."""
         program = self.program_of(req_context)
         mine = self._keys.setdefault(program, {})
         self._keys.move_to_end(program)
+        self._used_s[program] = self.now()
         for key in keys:
             if key not in self.chunks:
                 continue
@@ -124,6 +144,7 @@ class ProgramLru(CachePolicy):
                 owners.append(program)
         if not mine:
             del self._keys[program]
+            self._used_s.pop(program, None)
 
     def on_request_finished(
         self,
@@ -144,6 +165,10 @@ class ProgramLru(CachePolicy):
         if len(chosen) < n:
             return None
         gone = [(key, self.chunks[key]) for key in chosen]
+        if gone and (used_s := self._used_s.get(self._owners[chosen[0]][-1])) is not None:
+            idle_s = self.now() - used_s
+            first = self.stays_s == math.inf
+            self.stays_s = idle_s if first else self.stays_s + _NEWEST * (idle_s - self.stays_s)
         for key in chosen:
             self.remove(key)
         return gone
@@ -153,6 +178,7 @@ class ProgramLru(CachePolicy):
         self.chunks.clear()
         self._keys.clear()
         self._owners.clear()
+        self._used_s.clear()
 
     def _in_turn(self, protected: set[OffloadKey]) -> Iterator[OffloadKey]:
         for program, mine in self._keys.items():

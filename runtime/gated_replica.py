@@ -134,6 +134,13 @@ class GatedReplica:
         self._go_on()
         self.replica.forget(program)
 
+    def away(self, program: str, absence_s: Sequence[float]) -> None:
+        """See ``Engine.away``; who is away for longer than room is kept gives it back at once."""
+        if absence_s and absence_s[len(absence_s) // 2] > self.gate.idle_s:
+            self.gate.program_ended(program, time.monotonic())
+            self._go_on()
+        self.replica.away(program, absence_s)
+
     async def stats(self) -> EngineStats:
         """See ``Engine.stats``; held calls wait behind those in the queue."""
         stats = await self.replica.stats()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from autellix.errors import CallError
@@ -26,6 +26,7 @@ from ..tracing.events import (
     ReceiptArrived,
 )
 from ..tracing.record import RunRecord
+from .absences import Absences
 from .journal_store import RunningStore
 from .journal_threads import ThreadAccounts, default_journal
 from .protocols import CallEnd, CallStart, ProgramEnd, ThreadLoad
@@ -43,6 +44,8 @@ class Programs:
         now: seconds since the run's start.
         stop_call: asks the engine to stop a call that its program has given up.
         forget: tells the engine that a program has ended.
+        away: tells the engine that a program is in a tool or waits for a person, and quantiles of
+            how long that takes, seconds.
         threads: keeps the accounts of threads; by default in the journal of the user.
         history: what is known of earlier programs by the names of their graphs.
     """
@@ -56,6 +59,7 @@ class Programs:
         forget: Callable[[str], None],
         threads: ThreadAccounts | None = None,
         history: ServiceHistory | None = None,
+        away: Callable[[str, Sequence[float]], None] | None = None,
     ) -> None:
         self.record = record
         self.table = ProcessTable(policy, history)
@@ -64,6 +68,7 @@ class Programs:
         self._now = now
         self._stop_call = stop_call
         self._forget = forget
+        self._absences = Absences(away) if away is not None else None
         self._lock = threading.RLock()
         self._program_of: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._tools: dict[str, tuple[str, str, float]] = {}
@@ -93,7 +98,10 @@ class Programs:
                 ProgramEnded(at_s=self._now(), program=program, status=status, error=error)
             )
             self.threads.end_turn(program, status)
-        self._forget(program)
+        if status == "interrupted" and self._absences is not None:
+            self._absences.interrupted(program)
+        else:
+            self._forget(program)
 
     def _close_if_over(self, program: str, *, ended: bool = True) -> None:
         """Free the entry of a program without a turn, whether or not it was there any more."""
@@ -175,6 +183,8 @@ class Programs:
                     attempt=start.attempt,
                 )
             )
+        if self._absences is not None:
+            self._absences.call_started(start)
 
     def call_ended(self, call: str, status: CallEnd, error: str | None) -> None:
         """A call is over; one that its program gave up is stopped in the engine."""
@@ -186,6 +196,8 @@ class Programs:
             if tool is not None and status == "done":
                 program, name, start_s = tool
                 self.threads.tool_finished(program, call, name, at_s - start_s)
+        if self._absences is not None:
+            self._absences.call_ended(call, done=status == "done")
         if status == "aborted":
             self._stop_call(call)
 

@@ -215,6 +215,9 @@ class RayReplica:
     def forget(self, program: str) -> None:
         """See ``Engine.forget``; a replica keeps nothing for a program but what its cache holds."""
 
+    def away(self, program: str, absence_s: Sequence[float]) -> None:
+        """See ``Engine.away``; on another machine a program's KV goes in its turn."""
+
     # ── state and end ────────────────────────────────────────────────────────────────────────
 
     async def stats(self) -> EngineStats:

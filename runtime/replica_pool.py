@@ -247,6 +247,12 @@ class ReplicaPool:
             if slot.replica is not None:
                 slot.replica.forget(program)
 
+    def away(self, program: str, absence_s: Sequence[float]) -> None:
+        """See ``Engine.away``."""
+        for slot in self.slots:
+            if slot.replica is not None:
+                slot.replica.away(program, absence_s)
+
     # ── state and end ────────────────────────────────────────────────────────────────────────
 
     async def stats_of_replicas(self) -> Sequence[EngineStats]:

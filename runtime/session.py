@@ -11,10 +11,10 @@ import atexit
 import contextlib
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autellix.errors import AutellixError, EngineStoppedError, SettingsError, TraceError
 
@@ -30,12 +30,9 @@ from .lessons import Lessons, lessons_beside
 from .model_map import ModelMap
 from .models import DEFAULT_MODEL
 from .programs import Programs
-from .protocols import ReplicaState
+from .protocols import ChatFront, ReplicaState
 from .settings import Settings
 from .span_sender import span_sender
-
-if TYPE_CHECKING:
-    from .chat_service import ChatService
 
 _BEAT_S = 0.25
 _RECEIPTS_TIMEOUT_S = 2.0
@@ -80,6 +77,7 @@ class Session:
             self._forget,
             ThreadAccounts(journal),
             self._lessons.history,
+            self._away,
         )
         self.recorder = Recorder(self.programs, self.programs)
         self._stops: dict[str, Callable[[], None]] = {}
@@ -219,7 +217,7 @@ class Session:
                     yield chunk
 
     @contextlib.contextmanager
-    def serving(self, call: str, stop: Callable[[], None] | None = None) -> Iterator[ChatService]:
+    def serving(self, call: str, stop: Callable[[], None] | None = None) -> Iterator[ChatFront]:
         """What happens inside, on the engine's loop, is the serving of a call.
 
         Args:
@@ -245,6 +243,10 @@ class Session:
     def _forget(self, program: str) -> None:
         if self._started and not self._closed:
             self.loop.call(self.host.engine.forget, program)
+
+    def _away(self, program: str, absence_s: Sequence[float]) -> None:
+        if self._started and not self._closed:
+            self.loop.call(self.host.engine.away, program, absence_s)
 
     def model_for(self, name: str | None) -> str:
         """The engine's model for the name that a request gives."""

@@ -61,6 +61,7 @@ class VllmReplica:
         self._idle.set()
         self._accepting = True
         self._stopped = False
+        self._telling: set[asyncio.Future[None]] = set()
 
     @classmethod
     async def start(
@@ -186,7 +187,23 @@ class VllmReplica:
         return dataclasses.replace(Receipt.from_wire(wire), replica=self.index)
 
     def forget(self, program: str) -> None:
-        """See ``Engine.forget``; a replica keeps nothing for a program but what its cache holds."""
+        """See ``Engine.forget``: what only this program has of the caches is free."""
+        self._tell("autellix_forget", program)
+
+    def away(self, program: str, absence_s: Sequence[float]) -> None:
+        """See ``Engine.away``: its KV stays where that is cheapest."""
+        self._tell("autellix_away", program, list(absence_s))
+
+    def _tell(self, method: str, *args: Any) -> None:
+        """Tell the engine core something whose answer nobody waits for."""
+
+        async def tell() -> None:
+            with contextlib.suppress(Exception):  # an engine that dies is noticed elsewhere
+                await self._ask(method, *args)
+
+        telling = asyncio.ensure_future(tell())
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
 
     async def stats_of_replicas(self) -> Sequence[EngineStats]:
         """See ``Engine.stats_of_replicas``."""

@@ -170,6 +170,11 @@ class Gate:
         return math.inf if self._queues.best_held is None else self._queues.next_s
 
     @property
+    def idle_s(self) -> float:
+        """How long a program between two calls keeps its room, seconds."""
+        return self._config.admission_idle_s
+
+    @property
     def holding(self) -> list[str]:
         """The held calls, best first."""
         programs = sorted((p for p in self._programs.values() if p.held), key=lambda p: p.place)

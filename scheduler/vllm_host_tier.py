@@ -44,10 +44,13 @@ class HostTier(Protocol):
     def capacity_tokens(self) -> int: ...  # noqa: D102
     @property
     def used_share(self) -> float: ...  # noqa: D102
+    @property
+    def stays_s(self) -> float: ...  # noqa: D102
     def name_program(self, request_id: str, program: str) -> None: ...  # noqa: D102
     def observe(self, finished: Any) -> None: ...  # noqa: D102
     def pin(self, program: str) -> None: ...  # noqa: D102
     def unpin(self, program: str) -> None: ...  # noqa: D102
+    def age(self, program: str) -> None: ...  # noqa: D102
     def drop(self, program: str) -> int: ...  # noqa: D102
 
 
@@ -172,6 +175,15 @@ class TierSide:
         if not reasons:
             del self._pins[program]
             self.tier.unpin(program)
+
+    @property
+    def stays_s(self) -> float:
+        """How long what is not used stays, seconds; infinite while there is room."""
+        return self.tier.stays_s
+
+    def age(self, program: str) -> None:
+        """What the program has goes first."""
+        self.tier.age(program)
 
     def forget(self, program: str) -> None:
         """The program is over: what only it has is free at once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -31,6 +31,7 @@ class Engine:
     served: list[EngineCall] = field(default_factory=list)
     ends: dict[str, asyncio.Event] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
+    told_away: list[str] = field(default_factory=list)
     dead: bool = False
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
@@ -84,6 +85,9 @@ class Engine:
     def forget(self, program: str) -> None:
         self.forgotten.append(program)
 
+    def away(self, program: str, absence_s: Sequence[float]) -> None:
+        self.told_away.append(program)
+
 
 def call(name: str, tokens: int = 500) -> EngineCall:
     ticket = Ticket(program=name[0], call=name, prompt_tokens=tokens)
@@ -113,6 +117,23 @@ async def start(replica: GatedReplica, *names: str) -> dict[str, asyncio.Task[li
 
 def names(engine: Engine) -> list[str]:
     return [one.ticket.call for one in engine.served]
+
+
+async def test_who_is_away_for_longer_than_room_is_kept_gives_it_back() -> None:
+    engine = Engine()
+    replica = gated(engine, limit=1300)
+    tasks = await start(replica, "A1", "C1", "B1")
+    engine.end("A1")
+    await tasks["A1"]
+    replica.away("A", (1.0, 2.0, 100.0))
+    await asyncio.sleep(0)
+    assert names(engine) == ["A1", "C1"], "a short tool: its room is kept"
+    replica.away("A", (60.0, 600.0, 6000.0))
+    for call_id in ("B1", "C1"):
+        engine.end(call_id)
+        await tasks[call_id]
+    assert names(engine) == ["A1", "C1", "B1"]
+    assert engine.told_away == ["A", "A"]
 
 
 async def test_a_call_is_held_until_there_is_room_and_its_hold_is_wait() -> None:

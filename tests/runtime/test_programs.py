@@ -23,6 +23,7 @@ class World:
     now: float = 0.0
     stopped: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    away: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.record = RunRecord()
@@ -35,6 +36,7 @@ class World:
             lambda: self.now,
             self.stopped.append,
             self.forgotten.append,
+            away=lambda program, absence_s: self.away.append(program),
         )
 
     def begin(self, program: str, call: str, *parents: str, kind: str = "llm") -> None:
@@ -107,6 +109,7 @@ def test_tools_are_in_the_chain_but_cost_no_service(world: World) -> None:
     world.begin("p", "t", "a", kind="tool")
     world.programs.call_ended("t", "done", None)
     assert world.run("b", "t", service_s=1.0) == 1.0
+    assert world.away == ["p"]
 
 
 def test_the_next_turn_goes_on_from_where_the_last_one_ended(world: World) -> None:
@@ -230,6 +233,7 @@ class TestLearning:
         world.run("c", service_s=1.0)
         world.programs.program_ended("p", "interrupted", None)
         assert sum(world.programs.table.history.names["agent"].ends) == 0
+        assert (world.away, world.forgotten) == (["p"], [])
 
     def test_only_policies_that_learn_give_tickets_a_course(self) -> None:
         for policy, learns in (("adaptive", True), ("gittins", True), ("atlas", False)):

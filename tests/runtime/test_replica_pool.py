@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +61,7 @@ class FakeReplica:
     replicas: int = 1
     served: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
+    told_away: list[str] = field(default_factory=list)
     stopped: bool = False
     draining: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -134,6 +135,9 @@ class FakeReplica:
 
     def forget(self, program: str) -> None:
         self.forgotten.append(program)
+
+    def away(self, program: str, absence_s: Sequence[float]) -> None:
+        self.told_away.append(program)
 
 
 class Fleet:
@@ -471,12 +475,14 @@ def test_the_balancer_places_calls_and_forgets_programs_that_end() -> None:
             *(answer(pool, call(f"{p}{i}", program=p)) for p in "ab" for i in "12")
         )
         pool.forget("a")
+        pool.away("b", (1.0, 2.0))
 
     with_pool(fleet, work, balancer=balancer)
     served = sorted(sorted(replica.served) for replica in fleet.started)
     assert served == [["a1", "a2"], ["b1", "b2"]]
     assert list(balancer._home) == ["b"]
     assert [replica.forgotten for replica in fleet.started] == [["a"], ["a"]]
+    assert [replica.told_away for replica in fleet.started] == [["b"], ["b"]]
 
 
 def test_growing_starts_replicas_and_shrinking_drains_the_last_ones() -> None:

@@ -1,0 +1,155 @@
+"""KV in vLLM of programs that are away or over: what is kept, what goes first, what is freed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed: pip install 'autellix[cpu]'")
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+from autellix.scheduler.kv_home import PERSON_S
+from autellix.scheduler.vllm_adapter import ProgramScheduler
+from benchmarks.tiny_llama import write_tiny_llama
+from tests.kernels.modelless import LAYERS, Engine
+from tests.scheduler.test_vllm_host_tier import PLAS, prompt
+
+SHARED = [7] * 16
+
+
+class World:
+    """One engine on a clock of the test's own."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.engine = Engine(folder, policy=PLAS, **options)
+        assert isinstance(self.engine.scheduler, ProgramScheduler)
+        self.scheduler = self.engine.scheduler
+        self.time = 0.0
+        self.scheduler.now = lambda: self.time
+        self._calls = 0
+
+    def run(self, program: str, tokens: list[int], *, seconds: float = 1.0) -> int:
+        """One call of a program; how many tokens it found in a cache."""
+        self._calls += 1
+        name = f"{program}-{self._calls}"
+        self.engine.add(name, tokens, 2, program=program)
+        self.time += seconds
+        self.engine.run()
+        return self.engine.receipts[name].cached_tokens
+
+    def away(self, program: str, absence_s: tuple[float, ...]) -> str:
+        return self.scheduler.autellix_away(program, list(absence_s))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Callable[..., World]:
+    folder = Path(write_tiny_llama(tmp_path, layers=len(LAYERS)))
+    return lambda **options: World(folder, **options)
+
+
+def test_an_ended_programs_blocks_are_taken_before_older_ones(
+    world: Callable[..., World],
+) -> None:
+    for ended, found in ((True, 40), (False, 0)):
+        one = world(host_blocks=0, blocks=34)  # 33 blocks of 4 tokens
+        one.run("older", prompt(1))
+        one.run("ended", prompt(2))
+        if ended:
+            one.scheduler.autellix_forget("ended")
+        one.run("new", prompt(3, 90))
+        assert one.run("older", [*prompt(1), 1]) == found, ended
+
+
+def test_blocks_that_programs_share_stay_with_the_last_of_them(
+    world: Callable[..., World],
+) -> None:
+    one = world(host_blocks=0, blocks=34)
+    for program in ("a", "b"):
+        one.run(program, [*SHARED, *prompt(ord(program), 24)])
+    one.scheduler.autellix_forget("a")
+    one.run("new", prompt(3, 60))
+    assert one.run("b", [*SHARED, *prompt(ord("b"), 24), 1]) == 40
+    one.scheduler.autellix_forget("b")
+    one.scheduler.autellix_forget("new")
+    assert not one.scheduler.kv_homes._blocks._owners
+    assert not one.scheduler.kv_homes._blocks._programs
+
+
+def test_what_others_have_written_since_is_not_touched(world: Callable[..., World]) -> None:
+    one = world(host_blocks=0, blocks=34)
+    one.run("a", prompt(1))
+    one.run("b", prompt(2, 120))  # overwrites all of a's
+    one.scheduler.autellix_forget("a")
+    assert one.run("b", [*prompt(2, 120), 1]) == 120
+
+
+def test_an_ended_program_leaves_nothing_in_the_host(world: Callable[..., World]) -> None:
+    one = world(host_blocks=80)
+    one.run("a", prompt(1))
+    assert one.engine.tier is not None and one.engine.tier.stored("a").chunks
+    one.scheduler.autellix_forget("a")
+    assert not one.engine.tier.stored("a").chunks
+    assert one.run("a", [*prompt(1), 1]) in (0, 40), "the device may still have it"
+
+
+def test_a_tool_of_which_nothing_is_known_changes_nothing(world: Callable[..., World]) -> None:
+    one = world(host_blocks=80)
+    one.run("a", prompt(1))
+    assert one.away("a", ()) == "keep"
+    assert one.engine.tier is not None and not one.engine.tier.stored("a").pinned
+
+
+def pressed(world: Callable[..., World]) -> World:
+    """A host that is full, and turns over in some seconds."""
+    one = world(host_blocks=24)
+    lru = one.engine.tier._lru  # type: ignore[union-attr]
+    lru.now = lambda: one.time
+    for i in range(8):
+        one.run(f"other{i}", prompt(10 + i), seconds=3.0)
+    assert lru.stays_s < 60.0
+    one.scheduler.prefill_rate = SimpleNamespace(token_s=1.0, add=lambda *step: None)
+    one.engine.tier.bandwidth.observe("load", 10**6, 0.001)  # far sooner
+    return one
+
+
+def test_under_pressure_a_tool_of_some_seconds_moves_the_kv_to_the_host_until_the_call(
+    world: Callable[..., World],
+) -> None:
+    one = pressed(world)
+    one.run("a", prompt(1))
+    tier = one.engine.tier
+    assert tier is not None
+    assert one.away("a", tuple(float(s) for s in range(4, 13))) == "move"
+    assert tier.stored("a").pinned
+    for i in range(6):
+        one.run(f"new{i}", prompt(30 + i), seconds=1.0)
+    assert one.run("a", [*prompt(1), 1]) == 40
+    assert not tier.stored("a").pinned
+
+
+def test_under_pressure_who_waits_for_a_person_makes_room_for_others(
+    world: Callable[..., World],
+) -> None:
+    one = pressed(world)
+    one.run("a", prompt(1))
+    one.run("b", prompt(2, 20))
+    tier = one.engine.tier
+    assert tier is not None
+    assert one.away("a", PERSON_S) == "drop"
+    before = tier.stored("b").chunks
+    one.run("new", prompt(50, 24))
+    assert tier.stored("b").chunks == before
+    assert tier.stored("a").chunks < 10
+
+
+def test_a_program_that_is_away_again_is_judged_again(world: Callable[..., World]) -> None:
+    one = pressed(world)
+    one.run("a", prompt(1))
+    assert one.away("a", tuple(float(s) for s in range(4, 13))) == "move"
+    assert one.away("a", ()) == "keep"
+    assert one.engine.tier is not None and not one.engine.tier.stored("a").pinned
