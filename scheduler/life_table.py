@@ -1,13 +1,13 @@
 """When programs end: a life table over the work they have done.
 
-Work is counted in tokens: those generated, and a quarter of those computed of prompts, which an
-engine takes many at a time. A program needs as many whatever else the engine does; its service in
-seconds grows with the batch and with what has to be computed again.
+Work is counted in tokens: those generated, and those computed of prompts. A program needs as many
+whatever else the engine does; its service in seconds grows with the batch and with what has to be
+computed again.
 
-A generated token counts by the part of the engine that is taken while it is made: a seat, or as
-much of the KV cache as the context is long, whichever is more. Where the cache is what is short, a
-program with a context twice as long keeps twice as many others out. A prompt keeps the engine busy
-by itself while it is computed and its memory no longer: it counts the same in any context.
+A token of a prompt counts as one: a full engine computes about as many of them as it generates in
+the same time. A generated token counts by the part of the engine that is taken while it is made: a
+seat, or as much of the KV cache as the context is long, whichever is more. Where the cache is what
+is short, a program with a context twice as long keeps twice as many others out.
 
 For each bucket of work the table keeps two sums: the work that programs did in it (*exposure*) and
 how many programs ended in it. Ends / exposure estimates the hazard, the chance to end with the next
@@ -29,7 +29,6 @@ from collections.abc import Mapping
 from itertools import chain, pairwise
 from typing import Any, Self
 
-PROMPT_TOKENS_PER_TOKEN = 4.0
 # KV tokens that an engine has for each of its seats; common ones have between 1,000 and 4,000.
 CONTEXT_TOKENS_PER_SEAT = 2048.0
 _FIRST_TOKENS = 32.0
@@ -58,8 +57,7 @@ def work_of(output_tokens: int, new_prompt_tokens: int, context_tokens: int = 0)
         new_prompt_tokens: of its prompt, those that no earlier call of its program had computed.
         context_tokens: its prompt and its output.
     """
-    computed = new_prompt_tokens / PROMPT_TOKENS_PER_TOKEN
-    return output_tokens * share_of(context_tokens) + computed
+    return output_tokens * share_of(context_tokens) + new_prompt_tokens
 
 
 class LifeTable:

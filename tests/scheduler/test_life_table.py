@@ -36,16 +36,16 @@ def test_buckets_are_adjacent_and_grow() -> None:
     )
 
 
-def test_a_prompt_token_counts_a_quarter_of_a_generated_one() -> None:
+def test_a_prompt_token_counts_as_much_as_a_generated_one() -> None:
     assert work_of(100, 0) == 100
-    assert work_of(0, 100) == 25
+    assert work_of(0, 100) == 100
 
 
 def test_a_token_counts_by_the_part_of_the_engine_that_its_context_takes() -> None:
     assert work_of(100, 0, 100) == 100, "it takes a seat, however short its context is"
     assert work_of(100, 0, 2048) == 100
     assert work_of(100, 0, 8192) == 400
-    assert work_of(0, 40, 8192) == 10, "a prompt is computed once, and keeps its room no longer"
+    assert work_of(0, 40, 8192) == 40, "a prompt is computed once, and keeps its room no longer"
 
 
 @settings(deadline=None, max_examples=50)
