@@ -25,7 +25,7 @@ from benchmarks.workloads import Workload, poisson, workload
 
 ENGINE = "sim:a100-llama3-8b"
 # Programs a cell, so that each takes about as long to simulate.
-PROGRAMS = {"sharegpt": 500, "bfcl": 500, "swe-agent": 500, "lats": 80, "coding": 120, "tot": 80}
+PROGRAMS = {"sharegpt": 400, "bfcl": 300, "swe-agent": 300, "lats": 60, "coding": 100, "tot": 60}
 VALUES: dict[str, tuple[float, ...]] = {
     "levels": (4, 8, 12, 16, 28),
     "quantum_ratio": (1.41, 3.0, 4.0, 8.0),
