@@ -5,7 +5,8 @@
 The rows of :data:`PARTS`, from ``vllm-opt`` to ``srpt``. Between the default and ``srpt``, which
 knows every length, stand two rows in which programs of a workload are told apart by how many tokens
 they will generate, to a factor of 2 and of 1.41, and nothing else is known: what separates them
-from the default is knowledge that nobody has, not a better rule.
+from the default is knowledge that nobody has, not a better rule. "Critical calls first" knows the
+future as well: among the calls of one program, the one with the longest chain to come goes first.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from autellix.errors import UsageError
 from autellix.scheduler.service_history import ServiceHistory
+from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimProgram
+from autellix.scheduler.simulator import Simulation
 from benchmarks.experiment import EARLIER_SEED
 from benchmarks.metrics import Cell, cell
 from benchmarks.options import names_in, run_command, whole_numbers_in
@@ -47,11 +50,13 @@ class Part:
         policy: by name.
         settings: that are not the policy's own.
         known_to: the factor to which lengths are known; None for not at all.
+        critical_first: whether of a program's calls the one on the critical path goes first.
     """
 
     policy: str
     settings: dict[str, Any] = field(default_factory=dict)
     known_to: float | None = None
+    critical_first: bool = False
 
 
 _TIES, _GATE = {"program_ties": True}, {"admission": True}
@@ -66,6 +71,7 @@ PARTS: dict[str, Part] = {
     "default, no gate": Part(policy="default", settings={"admission": False}),
     "default, no ties": Part(policy="default", settings={"program_ties": False}),
     "default": Part(policy="default"),
+    "default, critical calls first": Part(policy="default", critical_first=True),
     "gittins": Part(policy="gittins"),
     "lengths to 2x": Part(policy="gittins", known_to=2.0),
     "lengths to 1.41x": Part(policy="gittins", known_to=2.0**0.5),
@@ -99,6 +105,9 @@ def measured(name: str, seed: int, load: float, rows: Sequence[str]) -> Iterator
             earlier = programs(seed + EARLIER_SEED, part.known_to)
             history = ServiceHistory.from_wire(engine.learned(earlier))
         simulation = engine.simulation(part.policy, None, history)
+        if part.critical_first:
+            policy = replace(sim_policy(part.policy), order="siblings")
+            simulation = Simulation(model, policy, history=history)
         result = simulation.run(poisson(programs(seed, part.known_to), rate, seed))
         yield (
             row,
@@ -137,7 +146,7 @@ def main(arguments: Sequence[str]) -> None:
                     1e3 * figures[f"{which}_token_latency_s"] for which in ("mean", "p95", "p99")
                 )
                 print(
-                    f"{name:10} seed {seed} {row:20} mean {mean:8.1f} P95 {p95:8.1f} "
+                    f"{name:10} seed {seed} {row:29} mean {mean:8.1f} P95 {p95:8.1f} "
                     f"P99 {p99:8.1f} ms/token",
                     flush=True,
                 )

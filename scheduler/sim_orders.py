@@ -30,7 +30,7 @@ from autellix.errors import SettingsError
 
 from .config import SchedulerConfig
 
-OrderName = Literal["core", "srpt"]
+OrderName = Literal["core", "siblings", "srpt"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class SimPolicy:
     Attributes:
         name: as given.
         config: settings of the core.
-        order: who orders the calls.
+        order: who orders the calls; "siblings" is the core's order but for calls of one program,
+            see :mod:`.sim_siblings`.
         prefix_cache: whether KV outlives its call.
     """
 

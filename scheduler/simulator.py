@@ -44,6 +44,7 @@ from .sim_orders import SimPolicy
 from .sim_programs import SimProgram
 from .sim_records import CallRecord, ProgramRecord, SimResult
 from .sim_replica import Replica
+from .sim_siblings import SiblingsByChain
 from .sim_work_left import LeastWorkLeft
 from .tickets import Ticket
 from .tool_times import ToolTimes
@@ -100,7 +101,7 @@ class Simulation:
                 replace(policy.config, replica=index),
                 prefix_cache=policy.prefix_cache,
                 memory=memory,
-                order=self._work_left,
+                order=SiblingsByChain() if policy.order == "siblings" else self._work_left,
                 longest_stretch=longest_stretch,
             )
             for index in range(replicas)
