@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
@@ -27,6 +29,8 @@ from .scratch import Scratch
 _FEW_CORES = 8
 _LOGS_KEPT = 50
 _NO_COMPILING = "TORCHDYNAMO_DISABLE"
+# More than a start was seen to take in this process.
+_FILE_DESCRIPTORS = 128
 # Memory of the engine's processes beside weights and KV cache, measured with the embedded model.
 _PROCESSES_GIB = 2.0
 
@@ -115,6 +119,28 @@ def check_memory(replicas: int) -> None:
             f"for the KV cache, and {have:.1f} GiB are free. Free some, or set "
             "VLLM_CPU_KVCACHE_SPACE to fewer GiB."
         )
+
+
+def check_file_descriptors() -> None:
+    """Refuse a start that would run out of file descriptors half-way.
+
+    The library below vLLM's sockets ends the whole process when it is refused one.
+
+    Raises:
+        EngineStartError: too few are left.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        left = allowed - len(list(Path("/proc/self/fd").iterdir()))
+    except FileNotFoundError:
+        return  # not Linux: not known
+    except OSError:
+        left = 0
+    if left < _FILE_DESCRIPTORS:
+        raise EngineStartError(
+            f"Only {left} of {allowed} file descriptors are left, and a replica may need "
+            f"{_FILE_DESCRIPTORS}. Raise the limit (ulimit -n), or close files and connections."
+        ) from OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def log_vllm_to(log: Path) -> None:

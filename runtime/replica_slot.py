@@ -159,9 +159,8 @@ class ReplicaSlot:
             )
             while not losses.hopeless:
                 await asyncio.sleep(losses.delay_s)
-                if await self._started_again():
+                if await self._started_again(losses):
                     break
-                losses.not_started()
             else:
                 log.error(
                     "Replica %d failed %d times in a row; it is given up.",
@@ -181,12 +180,13 @@ class ReplicaSlot:
             told.cancel()
         self._enter("lost")
 
-    async def _started_again(self) -> bool:
+    async def _started_again(self, losses: Losses) -> bool:
         self._enter("starting")
         try:
             replica = await self._start(self.index)
         except (AutellixError, OSError) as error:  # no memory, no file descriptors, no disk
             log.warning("Replica %d did not start: %s", self.index, error)
+            losses.not_started(for_now=isinstance(error.__cause__ or error, OSError))
             self._enter("lost")
             return False
         self.restarts_done += 1

@@ -52,10 +52,14 @@ class Losses:
         self._soon = 1 if settled else self._soon + 1
         self.in_vain = 0 if settled or answered else self.in_vain + 1
 
-    def not_started(self) -> None:
-        """One did not come up."""
+    def not_started(self, *, for_now: bool = False) -> None:
+        """One did not come up.
+
+        Args:
+            for_now: since file descriptors, memory or disk were short, which may pass.
+        """
         self._soon += 1
-        self.in_vain += 1
+        self.in_vain += not for_now
 
     @property
     def hopeless(self) -> bool:

@@ -22,7 +22,7 @@ from ..scheduler.step_log import Step
 from ..scheduler.tickets import Receipt
 from .call_errors import call_error
 from .engine_loop import in_thread
-from .engine_start import EngineProcesses, log_vllm_to, state_folder
+from .engine_start import EngineProcesses, check_file_descriptors, log_vllm_to, state_folder
 from .process_tree import descendants, kill_all
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .start_errors import start_error
@@ -102,6 +102,7 @@ class VllmReplica:
             raise start_error(model, cause, None) from cause
         if devices is not None:
             args.device_ids = list(devices)
+        check_file_descriptors()
         own = EngineProcesses(debug=False) if processes is None else None
         place = processes or own
         assert place is not None

@@ -626,11 +626,14 @@ def test_a_loss_is_told_and_a_lost_replica_is_not_an_idle_one() -> None:
     assert seen[1] == "serving"
 
 
-def test_a_start_that_fails_for_want_of_file_descriptors_is_tried_again() -> None:
+def test_starts_that_fail_for_want_of_file_descriptors_are_tried_again_and_again() -> None:
     fleet = Fleet([FakeReplica(0), FakeReplica(0)], [FakeReplica(1)])
 
     async def work(pool: ReplicaPool) -> None:
-        start, failures = pool.slots[0]._start, iter([OSError(24, "Too many open files")])
+        start = pool.slots[0]._start
+        shortage = EngineStartError("too few")
+        shortage.__cause__ = OSError(24, "Too many open files")
+        failures = iter([OSError(24, "Too many open files"), shortage] * RESTARTS.tries)
 
         async def scarce(index: int) -> FakeReplica:
             if (failure := next(failures, None)) is not None:

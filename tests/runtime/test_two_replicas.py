@@ -191,6 +191,8 @@ def test_without_a_file_descriptor_left_calls_go_on_and_the_replica_comes_back_l
         with no_file_descriptors():
             os.kill(core(victim), signal.SIGKILL)
             answers = await asked
+            while victim.state == "serving":
+                await asyncio.sleep(0.01)
             failed.append(victim.state)
         return answers
 

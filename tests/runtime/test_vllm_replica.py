@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,18 @@ def test_too_little_memory_is_told_before_anything_starts(monkeypatch: pytest.Mo
     assert "6.0 GiB" in message
     assert "2.5 GiB are free" in message
     assert "VLLM_CPU_KVCACHE_SPACE" in message
+
+
+def test_a_replica_is_not_started_without_file_descriptors_to_spare() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = len(list(Path("/proc/self/fd").iterdir()))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 60, hard))
+    try:
+        with pytest.raises(EngineStartError, match="file descriptors are left"):
+            engine_start.check_file_descriptors()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    engine_start.check_file_descriptors()
 
 
 def test_replicas_get_the_devices_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
