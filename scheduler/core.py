@@ -86,6 +86,7 @@ class Scheduler:
         self._waiting: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
         self._preemption = Preemption(config, self._waiting, self._running, self._clock)
         self._tenants = TenantShares()
+        self._seated = 0
 
     # What the engine tells.
 
@@ -164,6 +165,7 @@ class Scheduler:
         call.preemptions += 1
         self.preemptions += 1
         self._tenants.unseat(call.tenant, self._lead_s)
+        self._seated -= 1
         del self._running[call.level][call]
         self._waiting[call.level][call] = None
         call.log(now, "preemption", reason)
@@ -194,6 +196,7 @@ class Scheduler:
         service_s = self._clock.remove(call)
         call.gone = True
         self._tenants.leave(call.tenant, call, seated=call.seated)
+        self._seated -= call.seated
         del (self._running if call.seated else self._waiting)[call.level][call]
         del self.calls[call.key]
         call.log(now, "leave", reason)
@@ -299,6 +302,7 @@ class Scheduler:
             assert self.service(call) >= -1e-9, call
         placed = sum(len(calls) for calls in (*self._running, *self._waiting))
         assert placed == len(self.calls), "a call has two places, or kept one after it left"
+        assert self._seated == sum(map(len, self._running))
         ranks = {call.rank for call in self.calls.values()}
         assert len(ranks) == len(self.calls), "two calls have one rank"
         live = sum(len(program.calls) for program in self._promotions.programs.values())
@@ -356,6 +360,7 @@ class Scheduler:
             call.waited_s = self.wait(call, now)
         call.seated = True
         self._tenants.seat(call.tenant)
+        self._seated += 1
         call.seat_service_s = self._clock.service(call)
         del self._waiting[call.level][call]
         self._running[call.level][call] = None
@@ -366,8 +371,7 @@ class Scheduler:
     @property
     def _lead_s(self) -> float:
         """By how much a tenant may be ahead, seconds: a quantum of the best level for each seat."""
-        seated = sum(map(len, self._running))
-        return self.config.quantum_steps * self.typical_step_s * max(seated, 1)
+        return self.config.quantum_steps * self.typical_step_s * max(self._seated, 1)
 
     def _follow_shares(self) -> list[LiveCall]:
         """The calls of tenants that have come to be ahead, or are so no more."""

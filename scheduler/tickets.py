@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Self
 
 _PREFIX = "autellix_"
@@ -127,7 +128,7 @@ class Receipt:
 
     def to_wire(self) -> dict[str, Any]:
         """The receipt as nested plain types (msgpack and JSON safe; there a decision is a list)."""
-        wire = {name: getattr(self, name) for name in self.__slots__}
+        wire = dict(zip(_RECEIPT_NAMES, _RECEIPT_VALUES(self), strict=True))
         wire["levels"] = list(self.levels)
         wire["decisions"] = list(self.decisions)
         return wire
@@ -142,3 +143,7 @@ class Receipt:
             for at_s, kind, level, cause in values["decisions"]
         )
         return cls(**values)
+
+
+_RECEIPT_NAMES = tuple(f.name for f in fields(Receipt))
+_RECEIPT_VALUES = attrgetter(*_RECEIPT_NAMES)
