@@ -35,6 +35,7 @@ from .tickets import Receipt, Ticket
 
 _FOUND_WEIGHT = 0.02  # of the newest call in what is found of what was expected
 _LEAST_FOUND = 0.02
+_MOST_PROGRAMS = 100_000  # of whose contexts it is known where they are
 _OUTPUT_WEIGHT = 0.3  # of a program's newest answer in the length of its answers
 
 
@@ -109,7 +110,7 @@ class ExpectedCost:
             EngineStoppedError: no replica can take the call.
         """
         self._know(len(loads))
-        program = self._programs.setdefault(ticket.program, _Program())
+        program = self._program(ticket.program)
         kept, prompt = program.kept, ticket.prompt_tokens
         token_s, replicas = self.rates.prompt_token_s, self._replicas
         best, least_s = -1, math.inf
@@ -126,6 +127,14 @@ class ExpectedCost:
             raise EngineStoppedError("no replica can take calls; start one or wait for its restart")
         self._put(ticket, program, best)
         return best
+
+    def _program(self, name: str) -> _Program:
+        """The program, newest in the table; the one that was asked for longest ago may go."""
+        program = self._programs.pop(name, None) or _Program()
+        self._programs[name] = program
+        if len(self._programs) > _MOST_PROGRAMS:
+            del self._programs[next(iter(self._programs))]
+        return program
 
     def _put(self, ticket: Ticket, program: _Program, index: int) -> None:
         replica, prompt = self._replicas[index], ticket.prompt_tokens

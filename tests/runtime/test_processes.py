@@ -152,10 +152,11 @@ def words_of(process: psutil.Process) -> list[str]:
         return []
 
 
-def start_endless(runs: Runs) -> subprocess.Popen[str]:
+def start_endless(runs: Runs, **variables: str) -> subprocess.Popen[str]:
     runs.write("endless.py", ENDLESS)
     runs.write("two.jsonl", "1\n2\n")
-    process = runs.start("-m", "autellix", "run", "endless.py", "--input", "two.jsonl")
+    command = ("-m", "autellix", "run", "endless.py", "--input", "two.jsonl")
+    process = runs.start(*command, **variables)
     during(process, lambda: call_is_under_way(runs))
     return process
 
@@ -237,6 +238,17 @@ def test_nothing_outlives_a_run_that_is_killed(runs: Runs) -> None:
     process.communicate(timeout=ENDED_WITHIN_S)
     runs.check_gone()
     assert "call_started" in runs.part.read_text()
+
+
+@pytest.mark.slow
+def test_nothing_outlives_a_run_of_two_replicas_that_is_killed(runs: Runs) -> None:
+    """Neither engine cores nor their workers, which are processes of their own here."""
+    arguments = "max_num_seqs=4 max_model_len=1024 distributed_executor_backend=mp"
+    process = start_endless(runs, AUTELLIX_REPLICAS="2", AUTELLIX_ENGINE_ARG=arguments)
+    assert len(runs.living()) >= 5
+    process.kill()
+    process.communicate(timeout=ENDED_WITHIN_S)
+    runs.check_gone()
 
 
 @pytest.mark.slow

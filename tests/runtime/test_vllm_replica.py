@@ -15,7 +15,7 @@ from autellix.runtime.protocols import EngineCall, EngineChunk
 from autellix.runtime.start_errors import start_error
 from autellix.scheduler.config import SchedulerConfig
 from autellix.scheduler.tickets import Ticket
-from tests.conftest import CONTEXT
+from tests.conftest import CONTEXT, SEATS, idle_stats
 from tests.runtime.engine_contract import EngineContract, EngineUnderTest
 
 vllm_arguments = pytest.importorskip("autellix.runtime.vllm_arguments")
@@ -51,6 +51,25 @@ class TestVllmReplica(EngineContract):
             return [chunk.output async for chunk in on_engine.engine.generate(call)]
 
         assert [output.kv_transfer_params for output in on_engine(outputs())][-1] is None
+
+
+def test_the_pool_is_told_of_steps_and_calls_without_asking(engine_host: EngineHost) -> None:
+    pool = engine_host.engine
+    ticket = Ticket(program="told", call="told", prompt_tokens=40)
+    call = VllmPrompts().call(ticket, 40, 30, True)
+    seen: list[int] = []
+
+    async def serve() -> None:
+        async for _ in pool.generate(call):
+            seen.append(pool.told[0].running)
+
+    engine_host.loop.run(serve())
+    idle_stats(engine_host)
+    (told,) = pool.told
+    assert max(seen) == 1
+    assert (told.state, told.running, told.waiting) == ("serving", 0, 0)
+    assert told.step_s > 0
+    assert told.seats == SEATS
 
 
 # ── before it starts ─────────────────────────────────────────────────────────────────────────

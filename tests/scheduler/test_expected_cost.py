@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autellix.scheduler import expected_cost
 from autellix.scheduler.balancers import balancer_named
 from autellix.scheduler.call_rates import CallRates
 from autellix.scheduler.engine_model import preset_named
@@ -181,6 +182,16 @@ def test_all_work_is_taken_off_again() -> None:
     for i in range(9):
         fleet.balancer.program_ended(f"p{i}")
     assert fleet.balancer._programs == {}
+
+
+def test_programs_whose_end_nobody_tells_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expected_cost, "_MOST_PROGRAMS", 20)
+    fleet = Fleet(2)
+    home = fleet.serve("often", 4000)
+    for i in range(100):
+        fleet.serve(f"once{i}", 10)
+        assert fleet.serve("often", 4000, cached=3990) == home
+    assert len(fleet.balancer._programs) == 20
 
 
 def test_rates_are_found_whatever_the_engine_s_speed() -> None:
