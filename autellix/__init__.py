@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .errors import AutellixError
     from .integrations.chat_model import ChatAutellix  # pyright: ignore[reportMissingImports]
+    from .runtime.connection import connect  # pyright: ignore[reportMissingImports]
     from .runtime.program_scope import program  # pyright: ignore[reportMissingImports]
 
 __version__ = "0.1.0"
@@ -24,10 +25,11 @@ if (_CHECKOUT / "pyproject.toml").is_file() and str(_CHECKOUT) not in __path__:
 _FRONT_DOOR = {
     "AutellixError": "autellix.errors",
     "ChatAutellix": "autellix.integrations.chat_model",
+    "connect": "autellix.runtime.connection",
     "program": "autellix.runtime.program_scope",
 }
 
-__all__ = ["AutellixError", "ChatAutellix", "__version__", "program"]
+__all__ = ["AutellixError", "ChatAutellix", "__version__", "connect", "program"]
 
 
 def __getattr__(name: str) -> Any:

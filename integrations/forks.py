@@ -152,7 +152,7 @@ class ForkHooks:
 
 def _rebind(before: Any, after: Any) -> None:
     """Give every module that holds ``copy_context`` under this name the other function."""
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():  # other threads may import meanwhile
         names = getattr(module, "__dict__", None)
         if name != _C_MODULE and names is not None and names.get("copy_context") is before:
             names["copy_context"] = after

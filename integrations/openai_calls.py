@@ -18,6 +18,7 @@ from ..runtime.protocols import CallEnd
 from .recorder import Recorder
 
 CALL_HEADER = "x-autellix-call"
+SESSION_HEADER, PARENTS_HEADER = "x-session-id", "x-autellix-parents"
 CALL_PATHS = ("/chat/completions", "/completions", "/responses")
 _GIVEN_UP = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 
@@ -83,6 +84,7 @@ class OpenAICall:
         self, call: str, *, recorder: Recorder | None = None, wants_usage: bool = False
     ) -> None:
         self.call = call
+        self.model = ""  # the endpoint of this run answers to any name
         self.wants_usage = wants_usage
         self._recorder = recorder
 

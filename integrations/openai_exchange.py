@@ -123,6 +123,8 @@ class Exchange:
     async def fail(self, text: str) -> None:
         """Tell the client that the engine cannot serve it."""
         self.error = text
+        if self._complete:
+            return
         if not self._code:
             await send_error(self._send, 503, text, "engine_unavailable")
         else:

@@ -43,6 +43,11 @@ class SdkCall(Protocol):
         """Whether a stream of it is to tell the usage, which is left out unless asked for."""
         ...
 
+    @property
+    def model(self) -> str:
+        """What its model is called where it goes; empty for as it says itself."""
+        ...
+
     def ended(self, error: BaseException | None, *, complete: bool = True) -> None:
         """The caller has the answer, an error, or has closed the stream."""
         ...
@@ -223,6 +228,8 @@ def _stamped(options: Any, call: SdkCall) -> Any:
     headers = options.headers if isinstance(options.headers, Mapping) else {}
     stamped.headers = {**headers, **call.headers}
     body = options.json_data
+    if call.model and isinstance(body, Mapping):
+        body = stamped.json_data = {**body, "model": call.model}
     if call.wants_usage and isinstance(body, Mapping) and body.get("stream"):
         asked = body.get("stream_options") or {}
         stamped.json_data = {**body, "stream_options": {"include_usage": True, **asked}}

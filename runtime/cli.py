@@ -46,6 +46,8 @@ _RUN_EXAMPLES = """[bold]Examples[/bold]
 
   autellix run agent.py --input tasks.jsonl --checkpointer sqlite:threads.db
 
+  autellix run agent.py --connect http://127.0.0.1:8000
+
   cat tasks.jsonl | autellix run pkg.mod:graph --input - --concurrency 32 --trace run.json
 """
 
@@ -156,6 +158,14 @@ def run(
     journal: options.Journal = None,
     trace: options.Trace = None,
     record_content: options.RecordContent = False,
+    connect: Annotated[
+        str | None,
+        typer.Option(
+            envvar="AUTELLIX_CONNECT",
+            metavar="URL",
+            help="Use the engine of a server, with the key in AUTELLIX_KEY where it has keys.",
+        ),
+    ] = None,
     live: Annotated[
         bool | None,
         typer.Option(
@@ -219,6 +229,8 @@ def run(
             config=config,
             thread_ids=tuple(thread_id or ()),
             resume=resume,
+            connect=connect,
+            key=os.environ.get("AUTELLIX_KEY", ""),
         )
         code = run_request(request, settings)
     _leave(code)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from autellix.errors import AutellixError
+from autellix.errors import AutellixError, CallError
 
 from ..scheduler.tickets import Receipt, Ticket
 from .answer_text import AnswerText
@@ -91,7 +91,11 @@ class EngineFront(EngineClient):
         extra = sampling_params.extra_args or {}
         served = served_call.get()
         if served is not None:
-            ticket = served.ticket()
+            try:
+                ticket = served.ticket()
+            except CallError as refused:
+                # In vLLM's words, so that its application answers 400 wherever this is raised.
+                raise VLLMClientError(str(refused)) from refused
         else:
             ticket = Ticket.from_flat(extra) or Ticket(program=request_id, call=request_id)
         ticket = replace(ticket, prompt_tokens=len(prompt.get("prompt_token_ids") or ()))

@@ -15,7 +15,7 @@ from .engine_start import EngineProcesses, check_memory, set_engine_environment
 from .gated_replica import GatedReplica
 from .host_tier import check_host_memory, with_host_tier
 from .models import DEFAULT_MODEL, resolve_model
-from .protocols import Engine
+from .protocols import ChatFront, Engine
 from .replica_pool import ReplicaPool, StateSink, nobody
 from .replica_slot import Replica
 from .restarts import Restarts
@@ -39,7 +39,7 @@ class EngineHost:
         self,
         loop: EngineLoop,
         engine: Engine,
-        chat: ChatService,
+        chat: ChatFront,
         processes: EngineProcesses | RayCluster | None = None,
     ) -> None:
         self.loop = loop

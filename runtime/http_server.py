@@ -120,6 +120,7 @@ class HttpServer:
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             backlog=_BACKLOG,
             limit_concurrency=address.connections,
             ssl_certfile=address.certificate,

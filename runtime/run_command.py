@@ -28,6 +28,8 @@ from .interrupts import INTERRUPTED, Interrupts
 from .launcher import Outcome, failure_text, run_programs
 from .openai_route import OpenAIRoute
 from .progress import Steps
+from .remote_engine import RemoteEngine, connected_host
+from .remote_route import RemoteRoute
 from .run_threads import RunThreads
 from .run_view import run_view
 from .run_watch import RunWatch
@@ -50,6 +52,8 @@ class RunRequest:
         config: a ``langgraph.json`` that names the graph.
         thread_ids: threads that the inputs run on; without inputs, threads that go on.
         resume: what an ``interrupt()`` of those threads returns, JSON or text.
+        connect: URL of a server whose engine is used; None uses one of this process.
+        key: of a tenant of that server.
     """
 
     target: str = ""
@@ -60,6 +64,8 @@ class RunRequest:
     config: Path | None = None
     thread_ids: tuple[str, ...] = ()
     resume: str | None = None
+    connect: str | None = None
+    key: str = ""
 
 
 def run_request(request: RunRequest, settings: Settings, host: EngineHost | None = None) -> int:
@@ -76,6 +82,13 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
     with ExitStack() as stack:
         stack.enter_context(logging_to(console, settings.debug))
         command = _RunCommand(request, settings, console, stack.enter_context(Interrupts()))
+        if request.connect is not None:
+            _check_connected(settings)
+            host = connected_host(request.connect, request.key)
+            stack.callback(host.stop)
+        remote = host.engine if host and isinstance(host.engine, RemoteEngine) else None
+        if remote is not None:
+            settings = settings.merged(policy=remote.policy)
         session = Session(settings, host)
         stack.callback(session.close)
         # The user's modules may set up models when they are imported: they belong to this run.
@@ -85,17 +98,21 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
         threads = RunThreads(session, request.thread_ids, request.resume)
         command.threads = stack.enter_context(threads)
         watch = RunWatch(session, title=command.title)
-        route = stack.enter_context(OpenAIRoute(session, watch))
+        way = RemoteRoute(session, remote) if remote else OpenAIRoute(session, watch)
+        route = stack.enter_context(way)
         # Before the engine, which takes long: a mistake in the target should show at once.
         stack.enter_context(command.environment())
         job = command.prepare()
         if host is None:
             check_machine(settings)
         with Steps("engine", shown=not settings.quiet, console=console) as steps:
-            steps.note("starting, some 20 s on a CPU")
+            if host is None:
+                steps.note("starting, some 20 s on a CPU")
             session.start()
         watch.programs_total = len(command.lines) or None
-        with announced(route.url, route.key, command.title), run_view(watch, settings, console):
+        # A server can be watched already, by its own name.
+        known = nullcontext() if remote else announced(route.url, route.key, command.title)
+        with known, run_view(watch, settings, console):
             code = job()
         route.close()
         written = session.finish()
@@ -106,6 +123,21 @@ def run_request(request: RunRequest, settings: Settings, host: EngineHost | None
             if written:
                 console.print(f"trace: {written}", highlight=False)
     return code
+
+
+def _check_connected(settings: Settings) -> None:
+    """What is the server's to say cannot be said here.
+
+    Raises:
+        UsageError: it is.
+    """
+    plain = Settings()
+    for name in ("model", "engine_args", "kv_host_gib", "policy", "admission", "replicas"):
+        if getattr(settings, name) != getattr(plain, name):
+            option = "--" + ("engine_arg" if name == "engine_args" else name).replace("_", "-")
+            raise UsageError(
+                f"{option} is the server's to say: give it to `autellix serve`, not with --connect."
+            )
 
 
 class _RunCommand:

@@ -30,7 +30,7 @@ from typing import Any
 
 from autellix.errors import AutellixError, CallError
 
-from ..integrations.openai_calls import CALL_HEADER
+from ..integrations.openai_calls import CALL_HEADER, PARENTS_HEADER, SESSION_HEADER
 from ..integrations.openai_endpoint import CALL_ROUTES
 from ..integrations.openai_exchange import (
     BodyTooLargeError,
@@ -49,7 +49,6 @@ from .session_routes import SessionRoutes, is_session_path
 from .tenants import EVERYBODY, Keys, Tenant
 from .top_route import Watch, answer_watch, is_watched
 
-SESSION_HEADER, PARENTS_HEADER = "x-session-id", "x-autellix-parents"
 ENGINE_ROUTES = {"/v1/models": "GET", "/tokenize": "POST", "/detokenize": "POST"}
 OPEN_ROUTES = ("/health", "/openapi.json")
 _SALT = "cache_salt"

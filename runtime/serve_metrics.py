@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter as Counted
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest
@@ -29,6 +29,7 @@ from ..tracing.snapshot import LIVE, ReplicaRow, RunSnapshot
 from .client_sessions import ClientSessions
 from .run_watch import RunWatch
 from .session import Session
+from .tenants import EVERYBODY, Tenant
 
 _WAITS_S = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 _TENANT = ("tenant",)
@@ -55,9 +56,17 @@ class ServeMetrics:
         run: the server's run; its receipts are counted from now on.
         sessions: the directory of sessions.
         watch: tells the state of the replicas; asked once for each page.
+        tenants: who there is.
     """
 
-    def __init__(self, run: Session, sessions: ClientSessions, watch: RunWatch) -> None:
+    def __init__(
+        self,
+        run: Session,
+        sessions: ClientSessions,
+        watch: RunWatch,
+        tenants: Sequence[Tenant] = (EVERYBODY,),
+    ) -> None:
+        self._tenants = [tenant.name for tenant in tenants]
         self._run = run
         self._sessions = sessions
         self._watch = watch
@@ -121,8 +130,9 @@ class ServeMetrics:
         yield _programs(snapshot)
         yield GaugeMetricFamily("autellix_sessions", "Open sessions.", len(self._sessions))
         running = GaugeMetricFamily("autellix_calls_running", "Calls under way.", labels=_TENANT)
-        for tenant, count in self._sessions.open_calls_by_tenant().items():
-            running.add_metric([tenant], count)
+        open_calls = self._sessions.open_calls_by_tenant()
+        for tenant in self._tenants:
+            running.add_metric([tenant], open_calls.get(tenant, 0))
         yield running
         yield from _of_replicas(snapshot.replicas)
 

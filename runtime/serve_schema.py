@@ -84,6 +84,14 @@ def _session_paths() -> dict[str, Any]:
                 parameters=_paging(),
             ),
         },
+        "/v1/sessions/{id}/calls/{call}": {
+            "get": _operation(
+                "What a call has cost.",
+                {"type": "object"},
+                refusals=(404,),
+                parameters=[id, _parameter("path", "call", "Of the call.", {"type": "string"})],
+            )
+        },
         "/v1/sessions/{id}": {
             "get": _operation("One session.", one, refusals=(404,), parameters=[id]),
             "delete": {

@@ -87,7 +87,8 @@ class Server:
             self.run.start()
             # Its programs are the clients': nothing that this process itself does is one.
             self.run.recorder.uninstall()
-            metrics = ServeMetrics(self.run, self.sessions, self.watch)
+            tenants = [EVERYBODY] if self._keys is None else self._keys.tenants
+            metrics = ServeMetrics(self.run, self.sessions, self.watch, tenants)
             stack.callback(metrics.close)
             application = ServeApplication(
                 self.calls,

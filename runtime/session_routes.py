@@ -55,9 +55,14 @@ class SessionRoutes:
             raise Refusal(405, f"{path} takes GET and POST.", "wrong_method")
         if method not in ("GET", "DELETE"):
             raise Refusal(405, f"{SESSIONS}/ID takes GET and DELETE.", "wrong_method")
-        session = self._calls.sessions.find(tenant, path.removeprefix(f"{SESSIONS}/"))
+        id, of_call, call = path.removeprefix(f"{SESSIONS}/").partition("/calls/")
+        session = self._calls.sessions.find(tenant, id)
         if session is None:
             raise Refusal(404, "There is no such session.", "no_session")
+        if of_call:
+            if method != "GET":
+                raise Refusal(405, f"{SESSIONS}/ID/calls/CALL takes GET.", "wrong_method")
+            return 200, self._receipt(session, call)
         if method == "GET":
             return 200, self._wire(session)
         self._calls.close(session)
@@ -98,6 +103,14 @@ class SessionRoutes:
             "data": [self._wire(session) for session in sessions[numbers["offset"] : end]],
             "next_offset": end if end < len(sessions) else None,
         }
+
+    def _receipt(self, session: ClientSession, call: str) -> Any:
+        known = session.calls.get(call, "")
+        receipt = self._calls.run.record.receipt(known) if known else None
+        if receipt is None:
+            raise Refusal(404, "There is no such call, or it has not ended.", "no_receipt")
+        wire = {**receipt.to_wire(), "program": session.id, "call": call}
+        return {"object": "receipt", "clock_s": self._calls.now(), "receipt": wire}
 
     def _wire(self, session: ClientSession) -> dict[str, Any]:
         now, run = self._calls.now(), self._calls.run

@@ -49,7 +49,7 @@ def idle_stats(host: EngineHost) -> EngineStats:
 def engine_host() -> Iterator[EngineHost]:
     """The embedded model on the real engine."""
     args = {"max_num_seqs": SEATS, "max_model_len": CONTEXT}
-    host = EngineHost.start(Settings(quiet=True, engine_args=args))
+    host = EngineHost.start(Settings(quiet=True, engine_args=args), metrics=True)
     yield host
     stats = idle_stats(host)
     assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)

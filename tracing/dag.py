@@ -113,6 +113,21 @@ class ProgramDag:
         """The immediate predecessors of a call with the kind of each edge."""
         return ((parent, edge["kind"]) for parent, edge in self.graph.pred[call].items())
 
+    def llm_parents(self, call: str) -> tuple[str, ...]:
+        """The LLM calls that a call follows, directly or through tools only, in their order."""
+        found: dict[str, None] = {}
+        seen, todo = {call}, list(self.graph.pred[call])
+        while todo:
+            parent = todo.pop()
+            if parent in seen:
+                continue
+            seen.add(parent)
+            if self.call(parent)["kind"] == "llm":
+                found[parent] = None
+            else:
+                todo += self.graph.pred[parent]
+        return tuple(sorted(found, key=lambda parent: self.call(parent)["place"]))
+
     def attained_s(self, call: str) -> float:
         """Attained service p(c) of a call, seconds."""
         return self.call(call)["attained_s"]

@@ -10,6 +10,7 @@ from typing import Any
 
 from autellix.errors import TraceError
 
+from ..scheduler.tickets import Receipt
 from .dag import ProgramDag
 from .document import run_document, run_head
 from .events import (
@@ -146,6 +147,31 @@ class RunRecord:
             raise TraceError(
                 f"no call {call!r} has begun in this run; report its start first"
             ) from None
+
+    def program_of(self, call: str) -> str:
+        """The program of a call.
+
+        Raises:
+            TraceError: no such call has begun.
+        """
+        try:
+            return self._program_of[call].id
+        except KeyError:
+            raise TraceError(
+                f"no call {call!r} has begun in this run; report its start first"
+            ) from None
+
+    def llm_parents(self, call: str) -> tuple[str, ...]:
+        """The LLM calls that a call follows, directly or through tools only."""
+        with self._lock:
+            record = self._program_of.get(call)
+            return record.dag.llm_parents(call) if record is not None else ()
+
+    def receipt(self, call: str) -> Receipt | None:
+        """What a call has cost; None where that is not known, yet or any more."""
+        with self._lock:
+            record = self._program_of.get(call)
+            return record.dag.call(call)["receipt"] if record is not None else None
 
     def open_calls(self, program: str) -> tuple[str, ...]:
         """The calls and tools of a program that have begun and not ended."""

@@ -22,7 +22,13 @@ def python(code: str) -> str:
 
 
 def test_the_front_door_offers_these_names() -> None:
-    assert sorted(autellix.__all__) == ["AutellixError", "ChatAutellix", "__version__", "program"]
+    assert sorted(autellix.__all__) == [
+        "AutellixError",
+        "ChatAutellix",
+        "__version__",
+        "connect",
+        "program",
+    ]
     assert set(autellix.__all__) <= set(dir(autellix))
     for name in autellix.__all__:
         assert getattr(autellix, name)

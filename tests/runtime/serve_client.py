@@ -40,7 +40,7 @@ class Client:
 
     def __init__(self, server: Server, key: str = "") -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self.http = httpx.Client(base_url=server.url, headers=headers, timeout=60)
+        self.http = httpx.Client(base_url=server.url, headers=headers, timeout=120)
 
     def chat(self, session: str = "", headers: dict[str, str] | None = None, **more: Any) -> Any:
         """The reply to a small chat request."""
