@@ -6,7 +6,7 @@ generated tokens a call 277, 34 and 73. The prompt tokens are taken as those tha
 what its program has in some context already; the paper does not say so. The shapes are those of
 recorded programs: chats are long-tailed, function-calling agents are much alike, a tree search is
 solved early or runs to its limit. ``swe-agent``, ``coding`` and ``tot`` have the means of such
-records.
+records. ``tools`` has none: a tool after every answer, for what becomes of KV between calls.
 """
 
 from __future__ import annotations
@@ -183,6 +183,21 @@ def coding(rng: Random) -> list[SimCall]:
     return built.calls
 
 
+def tools(rng: Random) -> list[SimCall]:
+    """An agent that calls a tool after every answer; tools take 0.1 to 30 s, as often 0.1 as 30."""
+    built = _Builder()
+    steps = _lognormal(rng, 16, 0.5, 4, 60)
+    for step in range(steps):
+        built.add(
+            (step - 1,) if step else (),
+            shared=built.context(step - 1) if step else 0,
+            new=_lognormal(rng, 700, 0.7, 20, 6000) if step else rng.randint(2000, 8000),
+            output=_lognormal(rng, 120, 0.7, 10, 1000),
+            tool_s=0.1 * 300.0 ** rng.random() if step else 0.0,
+        )
+    return built.calls
+
+
 def tot(rng: Random) -> list[SimCall]:
     """Breadth-first search: proposals from the best states, three values for each at once."""
     built = _Builder()
@@ -223,6 +238,7 @@ GENERATORS: dict[str, Generator] = {
     "lats": lats,
     "swe-agent": swe_agent,
     "coding": coding,
+    "tools": tools,
     "tot": tot,
 }
 MIXED = ("sharegpt", "bfcl", "lats")

@@ -19,6 +19,7 @@ from ..scheduler.admission import Gate
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.holds import Passed, receipt_with_hold, ticket_with_hold
 from ..scheduler.known_prompts import KnownPrompts
+from ..scheduler.kv_home import HOSTED_IDLE_S
 from ..scheduler.tickets import Receipt
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .replica_slot import Replica
@@ -50,7 +51,7 @@ class GatedReplica:
     async def before(cls, replica: Replica, config: SchedulerConfig) -> Replica:
         """The replica with a gate before it, where the settings ask for one and its size is known.
 
-        A host tier has all that the device has, and is room for programs as well.
+        A host tier has all that the device has: it is room for programs, and keeps it for longer.
 
         Args:
             replica: a running one.
@@ -60,6 +61,9 @@ class GatedReplica:
             return replica
         stats = await replica.stats()
         room_tokens = max(stats.kv_tokens, stats.kv_host_tokens)
+        if stats.kv_host_tokens:
+            idle_s = max(config.admission_idle_s, HOSTED_IDLE_S)
+            config = replace(config, admission_idle_s=idle_s)
         return cls(replica, Gate(config, room_tokens)) if room_tokens else replica
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:

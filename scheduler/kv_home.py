@@ -27,6 +27,8 @@ from typing import Literal
 
 Home = Literal["keep", "move", "drop"]
 _OTHERS_RETURN = 0.5
+# With a host tier a program's KV outlives a tool of some minutes, and so does its room at the gate.
+HOSTED_IDLE_S = 300.0
 _WINDOW_S = 10.0
 # A person answers in a minute or in days: deciles that grow by a half of an order each.
 PERSON_S = tuple(30.0 * math.sqrt(10.0) ** i for i in range(9))

@@ -65,12 +65,8 @@ class HostMemory:
         return int(self.gib * 2**30 / (model.kv_bytes_per_token * model.block_tokens))
 
     def room_tokens(self, model: EngineModel) -> int:
-        """Room for programs on a replica that has it, tokens.
-
-        The host has what the device has as well, so the larger of the two counts.
-        """
-        host = self.blocks(model) * model.block_tokens if self.tier == "programs" else 0
-        return max(model.kv_tokens, host)
+        """Room for programs in the eyes of the gate, tokens: what the device has is there too."""
+        return self.blocks(model) * model.block_tokens if self.tier == "programs" else 0
 
 
 class HostRun:

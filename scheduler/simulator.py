@@ -34,6 +34,7 @@ from .admission import Gate
 from .balancers import DEFAULT_BALANCER, Balancer, balancer_named
 from .engine_model import EngineModel
 from .holds import receipt_with_hold
+from .kv_home import HOSTED_IDLE_S
 from .policies import policy_named
 from .process_table import ProcessTable
 from .service_history import ServiceHistory
@@ -382,7 +383,10 @@ class Simulation:
             return work_left.of_name(ticket.program)
 
         given = None if work_left is None else place
-        room = memory.room_tokens(self.model) if memory else self.model.kv_tokens
+        room = self.model.kv_tokens
+        if memory is not None and (hosted := memory.room_tokens(self.model)):
+            room = max(room, hosted)
+            config = replace(config, admission_idle_s=max(config.admission_idle_s, HOSTED_IDLE_S))
         return [Gate(config, room, place=given) for _ in range(replicas)]
 
     def _sum_up(self) -> None:
