@@ -1,0 +1,128 @@
+"""Results of ``benchmarks.balancing`` as Markdown tables.
+
+    python -m benchmarks.balancing_table benchmarks/results/balancing_*.json
+
+First the mean program token latency of every cell, milliseconds a token, and the share of prompts
+that was cached. Then, for the first balancer, its rate at 2.5 and 5 times the unloaded latency
+against the others' and against as many single replicas. A bound says that one of the two did not
+get there at the loads that were run; a dash, that neither did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from autellix.errors import InputError
+from benchmarks.metrics import UNLOADED, Cell
+from benchmarks.options import run_command
+from benchmarks.tables import markdown_table
+
+_FACTORS = (2.5, 5.0)
+_OTHERS = ("program", "least-used", "round-robin")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.balancing_table",
+        description=(__doc__ or "").partition("\n")[0],
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    documents = [_read(path) for path in parser.parse_args(arguments).files]
+    cells = [cell for document in documents for cell in document["cells"]]
+    print(latencies(cells))
+    print()
+    print(rates(documents))
+
+
+def latencies(cells: Sequence[Cell]) -> str:
+    """One row a workload, number of replicas and load; the unloaded ones are left out."""
+    cells = [cell for cell in cells if cell["replicas"] > 1 and cell["load"] != UNLOADED]
+    balancers = list(dict.fromkeys(cell["balancer"] for cell in cells))
+    groups: dict[tuple[str, int, float], dict[str, list[Cell]]] = {}
+    for cell in cells:
+        key = (cell["workload"], cell["replicas"], cell["load"])
+        groups.setdefault(key, {}).setdefault(cell["balancer"], []).append(cell)
+    rows = []
+    for (workload, replicas, load), group in sorted(groups.items()):
+        programs = next(iter(group.values()))[0]["programs"]
+        shown = [_shown(group[name]) if name in group else "-" for name in balancers]
+        rows.append((workload, str(replicas), f"{load:g}", f"{programs:,}", *shown))
+    return markdown_table(("workload", "replicas", "load", "programs", *balancers), rows)
+
+
+def _shown(cells: Sequence[Cell]) -> str:
+    mean = fmean(1e3 * cell["mean_token_latency_s"] for cell in cells)
+    hits = fmean(cell["cache_hit_rate"] for cell in cells)
+    return f"{mean:.1f} ({hits:.0%})"
+
+
+def rates(documents: Sequence[dict[str, Any]]) -> str:
+    """One row a workload and number of replicas."""
+    rows = []
+    for document in documents:
+        first = document["cells"][0]["balancer"]
+        mine = [
+            row
+            for row in document["equal_latency"]
+            if row["balancer"] == first and row["latency_factor"] in _FACTORS
+        ]
+        scales = {_key(row): row for row in document["scaling"] if row["balancer"] == first}
+        for key in dict.fromkeys(map(_key, mine)):
+            against = {
+                row["baseline"]: _ratio(row["ratio"], row["policy_bound"], row["baseline_bound"])
+                for row in mine
+                if _key(row) == key
+            }
+            scale = scales.get(key)
+            shown = "-" if scale is None else _ratio(scale["scaling"], scale["bound"], False)
+            rows.append(
+                (
+                    key[0],
+                    str(key[1]),
+                    f"{key[2]:g}x",
+                    *(against.get(name, "-") for name in ("program", "least-used", "round-robin")),
+                    shown,
+                )
+            )
+    head = (
+        "workload",
+        "replicas",
+        "latency",
+        "program",
+        "least-used",
+        "round-robin",
+        "single replicas",
+    )
+    return markdown_table(head, rows)
+
+
+def _key(row: dict[str, Any]) -> tuple[str, int, float]:
+    return row["workload"], row["replicas"], row["latency_factor"]
+
+
+def _ratio(ratio: float | None, bound: bool, other_bound: bool) -> str:
+    if ratio is None:
+        return "-"
+    if bound and other_bound:
+        return "-"
+    return f"{'>= ' if bound else '<= ' if other_bound else ''}{ratio:.2f}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+        if not {"cells", "equal_latency", "scaling"} <= document.keys():
+            raise ValueError
+    except (OSError, ValueError, AttributeError) as cause:
+        raise InputError(f"{path} is no result of benchmarks.balancing: {cause}") from None
+    return document
+
+
+if __name__ == "__main__":
+    run_command(main)
