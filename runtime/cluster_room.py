@@ -101,36 +101,38 @@ def _on(node: Node, need: Need, *, free: bool) -> int:
     return min(int(has.get(name, 0.0) // amount) for name, amount in need.resources.items())
 
 
-def shortage(need: Need, nodes: Sequence[Node], replicas: int) -> str:
+def shortage(need: Need, nodes: Sequence[Node], replicas: int, *, held: int = 0) -> str:
     """In words, what is missing for so many replicas.
 
     Args:
         need: of each.
         nodes: the machines, with what is free on each.
         replicas: how many there are to be.
+        held: how many of them have a place already, which is not free any more.
     """
     each = " and ".join(_amount(name, value) for name, value in need.resources.items())
-    room = fitting(need, nodes, free=True)
+    room = held + fitting(need, nodes, free=True)
     whole = fitting(need, nodes)
-    parts = [f"{replicas} replicas of {each} each do not fit: there is room for {room}"]
+    reasons = []
     if whole >= replicas:
-        parts.append("the rest is taken by others")
-    else:
-        for name, value in need.resources.items():
-            have = sum(node.total.get(name, 0.0) for node in nodes)
-            if have < value * replicas:
-                parts.append(
-                    f"{_amount(name, value * replicas)} are needed, the cluster has "
-                    f"{_amount(name, have)}"
-                )
-            elif max((node.total.get(name, 0.0) for node in nodes), default=0.0) < value:
-                parts.append(f"no node has {_amount(name, value)}")
+        reasons.append("the rest is taken by others")
+    for name, value in need.resources.items() if whole < replicas else ():
+        have = sum(node.total.get(name, 0.0) for node in nodes)
+        most = max((node.total.get(name, 0.0) for node in nodes), default=0.0)
+        if have < value * replicas:
+            wanted = _amount(name, value * replicas)
+            reasons.append(f"{wanted} are needed, the cluster has {_amount(name, have)}")
+        elif most < value:
+            reasons.append(f"no node has {_amount(name, value)}")
     machines = "; ".join(
         f"{node.name}: "
         + ", ".join(_amount(name, node.free.get(name, 0.0)) for name in need.resources)
         for node in nodes
     )
-    return f"{', '.join(parts)}. Free on {machines or 'no node'}"
+    return (
+        f"{replicas} replicas of {each} each do not fit, there is room for {room}: "
+        f"{'; '.join(reasons)}. Free on {machines or 'no node'}"
+    )
 
 
 def _amount(name: str, value: float) -> str:

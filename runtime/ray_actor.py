@@ -21,6 +21,7 @@ from ..scheduler.config import SchedulerConfig
 from .engine_start import EngineProcesses, check_memory, set_engine_environment
 from .host_tier import with_host_tier
 from .models import resolve_model
+from .protocols import EngineStats
 from .replica_spec import ReplicaSpec, Started, check_model, check_versions
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._items: dict[str, Item] = {}
+        self._told: EngineStats | None = None
         self._some = asyncio.Event()
         self._taken = asyncio.Event()
 
@@ -56,10 +58,19 @@ class Outbox:
         if not self._items:
             self._some.clear()
 
+    def tell(self, stats: EngineStats) -> None:
+        """What the replica is doing, for whoever takes next; no reason to take by itself."""
+        self._told = stats
+
     async def take(self) -> list[Item]:
         """All that is there; waits until there is something."""
+        from .ray_wire import Told
+
         await self._some.wait()
         items = list(self._items.values())
+        if self._told is not None:
+            items.append(Told(self._told))
+            self._told = None
         self._items.clear()
         self._some.clear()
         taken, self._taken = self._taken, asyncio.Event()
@@ -72,11 +83,13 @@ class ReplicaActor:
 
     Args:
         node: this machine's address.
+        node_id: what the cluster calls it.
         replica: one that runs already; None for one that :meth:`start` starts.
     """
 
-    def __init__(self, node: str, replica: Replica | None = None) -> None:
+    def __init__(self, node: str, node_id: str, replica: Replica | None = None) -> None:
         self._node = node
+        self._node_id = node_id
         self._replica = replica
         self._outbox = Outbox()
         self._calls: dict[str, asyncio.Task[None]] = {}
@@ -103,6 +116,7 @@ class ReplicaActor:
         async def start() -> Started:
             wanted = _spec.decode(spec)
             self._replica = replica = await self._started(wanted)
+            replica.tell_stats_to(self._outbox.tell)
             self._watch = asyncio.create_task(self._tell_of_loss(replica))
             tasks = await replica.llm.get_supported_tasks()
             return self._well(replica.llm.model_config.max_model_len, tuple(tasks))
@@ -126,7 +140,13 @@ class ReplicaActor:
         )
 
     def _well(self, context_tokens: int = 0, tasks: tuple[str, ...] = ()) -> Started:
-        return Started(node=self._node, pid=os.getpid(), context_tokens=context_tokens, tasks=tasks)
+        return Started(
+            node=self._node,
+            node_id=self._node_id,
+            pid=os.getpid(),
+            context_tokens=context_tokens,
+            tasks=tasks,
+        )
 
     async def _answer(self, step: Callable[[], Awaitable[Started]]) -> bytes:
         try:

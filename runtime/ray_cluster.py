@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -35,7 +36,8 @@ _AUTO = "auto"
 _DEFAULT_PORT = 6379
 _NAMESPACE = "autellix"
 _REACHED_WITHIN_S = 5.0
-_CONNECTED_WITHIN_S = 20.0
+_ANSWERED_WITHIN_S = 12.0
+_CONNECTED_WITHIN_S = 12.0
 _LOCAL_WITHIN_S = 120.0
 _DISCONNECTED_WITHIN_S = 10.0
 # Others may be about to free what they hold, or an autoscaler may add it.
@@ -52,6 +54,7 @@ class RayPlace:
     index: int
     group: PlacementGroup
     actor: Any = None
+    granted: bool = False
     errors: tuple[type[Exception], ...] = field(default=(RayError,))
     _given_back: bool = False
 
@@ -143,6 +146,7 @@ class RayCluster:
             return cls(None)
         if address not in (None, _AUTO):
             await _reach(address)
+            await _ask_the_head(address)
 
         options: dict[str, Any] = {"address": address}
         if address is None:
@@ -157,7 +161,7 @@ class RayCluster:
         except TimeoutError:
             raise EngineStartError(
                 f"The Ray cluster at {address or 'this machine'} did not take the connection in "
-                "time. Is it Ray's head that listens there? `ray status` on it tells more."
+                "time. `ray status` on its head tells more."
             ) from None
         except Exception as cause:
             raise _connect_error(address, cause) from cause
@@ -197,12 +201,13 @@ class RayCluster:
         try:
             async with asyncio.timeout(_ROOM_WITHIN_S if wait_s is None else wait_s):
                 await asyncio.gather(*(_granted(place) for place in places))
-        except BaseException as cause:
+        except TimeoutError:
             nodes = await asyncio.to_thread(self.nodes)
-            for place in places:
-                await place.give_back()
-            if isinstance(cause, TimeoutError):
-                raise _no_room(shortage(need, nodes, len(indices))) from None
+            held = sum(place.granted for place in places)
+            await _give_back(places)
+            raise _no_room(shortage(need, nodes, len(indices), held=held)) from None
+        except BaseException:
+            await _give_back(places)
             raise
         return places
 
@@ -255,11 +260,18 @@ class _OnNode(ReplicaActor):
     """The actor, told by Ray where it is."""
 
     def __init__(self) -> None:
-        super().__init__(ray.util.get_node_ip_address())
+        node_id = ray.get_runtime_context().get_node_id()
+        super().__init__(ray.util.get_node_ip_address(), node_id)
+
+
+async def _give_back(places: Sequence[RayPlace]) -> None:
+    for place in places:
+        await place.give_back()
 
 
 async def _granted(place: RayPlace) -> None:
     await place.group.ready()
+    place.granted = True
 
 
 def _free_by_node() -> dict[str, dict[str, float]]:
@@ -288,6 +300,36 @@ async def _reach(address: str) -> None:
             f"There is no Ray head at {address}: {why}. Start one there with `ray start --head`, "
             "or leave --ray-address out for a cluster of this machine alone."
         ) from cause
+
+
+async def _ask_the_head(address: str) -> None:
+    """Make sure, in a process of its own, that it is Ray that listens there.
+
+    Where it is not, Ray tries for a minute and then ends the process that it tries in.
+    """
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    asking = await asyncio.create_subprocess_exec(
+        *command,
+        "--skip-version-check",
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(_ANSWERED_WITHIN_S):
+            _, said = await asking.communicate()
+    except BaseException as cause:
+        asking.kill()
+        await asking.wait()
+        if isinstance(cause, TimeoutError):
+            raise EngineStartError(
+                f"What listens at {address} does not answer as the head of a Ray cluster. The "
+                "address is that of `ray start --head`, whose port is 6379 unless told otherwise."
+            ) from None
+        raise
+    if asking.returncode:
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        raise EngineStartError(f"The Ray cluster at {address} cannot be used: {last[:400]}")
 
 
 def _no_room(what: str) -> EngineStartError:

@@ -15,7 +15,7 @@ from autellix.errors import EngineError, EngineStartError, EngineStoppedError, R
 from ..scheduler.tickets import Receipt
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .ray_stream import CallStream
-from .ray_wire import Lost, decode_batch, encode_call, error_of
+from .ray_wire import Lost, Told, decode_batch, encode_call, error_of
 from .replica_spec import ReplicaSpec, Started
 
 # A machine that answers takes a second or two to start a process; a busy one many.
@@ -77,6 +77,7 @@ class RayReplica:
         self._idle.set()
         self._accepting = True
         self._ended = False
+        self._sink: Callable[[EngineStats], None] = _nowhere
 
     # ── start ────────────────────────────────────────────────────────────────────────────────
 
@@ -137,7 +138,9 @@ class RayReplica:
                     if isinstance(item, Lost):
                         self._lose("its engine's process ended")
                         return
-                    if (stream := self._streams.get(item.call)) is not None:
+                    if isinstance(item, Told):
+                        self._sink(item.stats)
+                    elif (stream := self._streams.get(item.call)) is not None:
                         stream.take(item)
         except self._place.errors as cause:
             self._lose(self._place.why_it_died(cause))
@@ -230,7 +233,8 @@ class RayReplica:
             return EngineStats()
 
     def tell_stats_to(self, sink: Callable[[EngineStats], None]) -> None:
-        """See ``Replica.tell_stats_to``; across machines the state is asked for."""
+        """See ``Replica.tell_stats_to``."""
+        self._sink = sink
 
     async def stats_of_replicas(self) -> Sequence[EngineStats]:
         """See ``Engine.stats_of_replicas``."""
@@ -267,3 +271,7 @@ class RayReplica:
             self._listening.cancel()
         self._lose("it was killed")
         await self._place.give_back()
+
+
+def _nowhere(stats: EngineStats) -> None:
+    pass

@@ -24,7 +24,7 @@ class RayReplicas:
         need: what each takes of a machine.
 
     Attributes:
-        nodes: address of each replica's machine, by index; empty until it is known.
+        nodes: each replica's machine, by index; empty until it is known.
         first: the last replica that has come up.
     """
 
@@ -71,7 +71,7 @@ class RayReplicas:
             await replica.kill()
             raise
         self.nodes += [""] * (index + 1 - len(self.nodes))
-        self.nodes[index] = replica.node
+        self.nodes[index] = replica.started.node_id
         self.first = replica
         return await GatedReplica.before(replica, self._settings.scheduler_config())
 

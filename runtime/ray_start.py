@@ -45,6 +45,8 @@ async def start_on_ray(
         need = _need(settings, await asyncio.to_thread(cluster.nodes), kv_gib)
         # Not before: what is set for this process is not for a cluster that it starts.
         set_engine_environment(debug=settings.debug)
+        if kv_gib is None:  # no engine runs here, and the next start is to count for itself
+            os.environ.pop(_KV_VARIABLE, None)
         from .ray_replicas import RayReplicas
 
         replicas = RayReplicas(cluster, settings, served_name, need)

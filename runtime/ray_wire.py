@@ -16,7 +16,7 @@ import msgspec
 from autellix.errors import AutellixError, CallError, EngineError
 
 from ..scheduler.tickets import Receipt, Ticket
-from .protocols import EngineCall
+from .protocols import EngineCall, EngineStats
 from .vllm_names import CompletionOutput, Logprob, RequestOutput, SamplingParams
 
 # Of a rendered prompt; images and sound are tensors, which do not go over this wire.
@@ -84,7 +84,13 @@ class Lost(msgspec.Struct, array_like=True, tag="lost"):
     """The replica's engine has ended by itself: it says nothing any more."""
 
 
-Item = Chunk | End | Lost
+class Told(msgspec.Struct, array_like=True, tag="told"):
+    """What the replica is doing; comes along with what calls have to say."""
+
+    stats: EngineStats
+
+
+Item = Chunk | End | Lost | Told
 
 _encoder = msgspec.msgpack.Encoder()
 _calls = msgspec.msgpack.Decoder(_Call)

@@ -53,6 +53,7 @@ class Started:
     Attributes:
         kind, message: the error; both empty where all is well.
         node: the machine's address.
+        node_id: what the cluster calls it.
         pid: of the process that the replica lives in.
         context_tokens: the longest a call may be; 0 before the engine runs.
         tasks: what the model can do.
@@ -61,6 +62,7 @@ class Started:
     kind: str = ""
     message: str = ""
     node: str = ""
+    node_id: str = ""
     pid: int = 0
     context_tokens: int = 0
     tasks: tuple[str, ...] = ()

@@ -59,7 +59,7 @@ def test_what_does_not_fit_is_named_with_what_there_is() -> None:
     need = Need(resources={"CPU": 1.0, "GPU": 2.0}, environment={})
     nodes = [node("10.0.0.1", CPU=8, GPU=2), node("10.0.0.2", CPU=8, GPU=2)]
     said = shortage(need, nodes, 4)
-    assert "4 replicas of 1 CPU and 2 GPUs each do not fit: there is room for 2" in said
+    assert "4 replicas of 1 CPU and 2 GPUs each do not fit, there is room for 2" in said
     assert "8 GPUs are needed, the cluster has 4 GPUs" in said
     assert "CPUs are needed" not in said
     assert "10.0.0.2: 8 CPUs, 2 GPUs" in said
@@ -75,7 +75,7 @@ def test_what_others_hold_is_told_so() -> None:
     need = Need(resources={"memory": 6.0 * GIB}, environment={})
     nodes = [node("a", {"memory": 2.0 * GIB}, memory=8 * GIB)]
     said = shortage(need, nodes, 1)
-    assert "there is room for 0, the rest is taken by others" in said
+    assert "there is room for 0: the rest is taken by others" in said
     assert "a: 2.0 GiB" in said
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from autellix.errors import CallError, EngineStoppedError, ReplicaLostError
 from autellix.runtime.engine_host import EngineHost
-from autellix.runtime.protocols import EngineChunk
+from autellix.runtime.protocols import EngineChunk, EngineStats
 from autellix.runtime.replica_spec import ReplicaSpec
 from autellix.scheduler.tickets import Receipt, Ticket
 from tests.conftest import CONTEXT
@@ -78,7 +78,7 @@ class Handle:
 
 async def connected(replica: Any) -> tuple[Any, Handle, Place]:
     """A replica of the pool, wired to an actor that runs ``replica``."""
-    handle, place = Handle(ray_actor.ReplicaActor(NODE, replica)), Place()
+    handle, place = Handle(ray_actor.ReplicaActor(NODE, "n1", replica)), Place()
     far = ray_replica.RayReplica(handle, place, SPEC, 3)
     far.listen()
     return far, handle, place
@@ -198,10 +198,33 @@ async def test_pieces_of_many_calls_come_in_one_batch() -> None:
     await asyncio.gather(*puts, again)
 
 
+async def test_what_the_replica_does_is_told_along_with_what_calls_say() -> None:
+    scripted = Scripted()
+    far, handle, _ = await connected(scripted)
+    told: list[EngineStats] = []
+    far.tell_stats_to(told.append)
+    stats = EngineStats(
+        running=1,
+        call_levels={"r/1": 2},
+        running_by_level=(0, 1),
+        waiting_calls=["r/2"],
+        preempted_calls=[],
+        kv_usage=0.5,
+    )
+    handle.actor._outbox.tell(EngineStats(running=9))
+    handle.actor._outbox.tell(stats)
+    assert told == []
+    scripted.pieces.put_nowait(output(1, finished=True))
+    scripted.pieces.put_nowait(None)
+    await rest(far.generate(a_call()))
+    assert told == [stats]
+    await far.kill()
+
+
 async def test_a_call_is_served_no_further_than_the_network_takes_it() -> None:
     """Backpressure: the engine's front end is asked for more only once the last piece is taken."""
     scripted = Scripted()
-    actor = ray_actor.ReplicaActor(NODE, scripted)
+    actor = ray_actor.ReplicaActor(NODE, "n1", scripted)
     for token in range(5):
         scripted.pieces.put_nowait(output(token))
     from autellix.runtime.ray_wire import encode_call
