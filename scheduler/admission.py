@@ -8,7 +8,8 @@ other's contexts out, and everybody computes them again. The gate stands before 
 2. A call of a program that is in passes while the rooms fit the limit (:mod:`room_limit`); there is
    none while nothing thrashes, so that the gate does nothing then.
 3. A call of another program is held. Held programs come in best place first, in the queue's own
-   order: level of attained service, then arrival.
+   order: level of attained service, then arrival. Of several tenants, the one that has least room
+   for its share is next, and nobody goes for one that has more.
 4. Where there is no room for the best of them, programs that stand at least ``gap`` levels below it
    are told to go, worst first: their running calls end, further ones are held, and with the last
    running call their room is free. The better one need not wait for that where the cache, which is
@@ -103,7 +104,8 @@ class Gate:
         self._lapse(now)
         program = self._programs.get(ticket.program)
         if program is None:
-            program = GateProgram(ticket.program, self._means)
+            tenant = self._queues.tenant(ticket.tenant, ticket.share)
+            program = GateProgram(ticket.program, self._means, tenant)
             self._programs[ticket.program] = program
         self._program_of[ticket.call] = program
         if not program.held:
@@ -255,6 +257,8 @@ class Gate:
         """Whether it is worth it that one program goes for another (rule 4)."""
         if worst.place[0] - best.place[0] < self._config.admission_gap:
             return False
+        if worst.tenant is not best.tenant and worst.tenant.used <= best.tenant.used:
+            return False  # nobody goes for a tenant that has more room for its share
         held = len(self._program_of) - self._running
         return worst.work_tokens >= held * (best.tokens - self._shared)
 
@@ -280,11 +284,13 @@ class Gate:
         elif not program.inside:
             program.inside = True
             program.room = max(program.tokens - self._shared, 0)
+            program.tenant.room += program.room
             self.used_tokens += program.room
         self._queues.inside(program)
 
     def _leave(self, program: GateProgram) -> None:
         self.used_tokens -= program.room
+        program.tenant.room -= program.room
         if program.going:
             self._going_tokens -= program.room
         program.inside = program.going = False
@@ -303,6 +309,7 @@ class Gate:
             return
         grown = max(program.tokens - self._shared, 0) - program.room
         program.room += grown
+        program.tenant.room += grown
         self.used_tokens += grown
         if program.going:
             self._going_tokens += grown

@@ -20,10 +20,33 @@ class HeldCall(NamedTuple):
     reason: str
 
 
+class GateTenant:
+    """What the programs of one tenant have at the gate.
+
+    Attributes:
+        share: of the engine, against others' shares.
+        room: KV tokens of its programs that are inside.
+        waiting: its programs that are held, best place first; older entries may be dead.
+    """
+
+    __slots__ = ("room", "share", "waiting")
+
+    def __init__(self, share: float) -> None:
+        self.share = share
+        self.room = 0
+        self.waiting: list[tuple[Place, int, GateProgram]] = []
+
+    @property
+    def used(self) -> float:
+        """Room for its share: the tenant that has least comes in next."""
+        return self.room / self.share
+
+
 class GateProgram:
     """State of one program; the gate alone changes it.
 
     Attributes:
+        tenant: on whose behalf it is.
         place: level and number; smaller is better.
         running: calls that have been let through, with the tokens they should find in the cache.
         held: calls that wait at the gate.
@@ -54,10 +77,12 @@ class GateProgram:
         "rises_s",
         "room",
         "running",
+        "tenant",
     )
 
-    def __init__(self, name: str, means: CallMeans) -> None:
+    def __init__(self, name: str, means: CallMeans, tenant: GateTenant) -> None:
         self.name = name
+        self.tenant = tenant
         self.place: Place = (0, 0)
         self.running: dict[str, int] = {}
         self.held: dict[str, HeldCall] = {}

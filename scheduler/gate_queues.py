@@ -1,7 +1,10 @@
 """Who comes in next at a gate, who would go first, and what time alone brings about.
 
-Four heaps. A program that moves leaves its old entries behind; they are thrown out when they come
-up. So every change costs O(log programs), whatever else there is.
+Of several tenants, the one whose programs have least room inside for its share comes in next;
+among a tenant's programs, the best placed.
+
+Heaps. A program that moves leaves its old entries behind; they are thrown out when they come
+up. So every change costs O(log programs), and to look who is next O(tenants).
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import count
 
-from .gate_program import GateProgram, Place
+from .gate_program import GateProgram, GateTenant
 
 
 class GateQueues:
@@ -21,15 +24,23 @@ class GateQueues:
         idle_s: seconds that a program between two calls keeps its room.
     """
 
-    __slots__ = ("_entries", "_held", "_idle_s", "_inside", "_lapses", "_rises")
+    __slots__ = ("_entries", "_idle_s", "_inside", "_lapses", "_rises", "_tenants")
 
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
         self._entries = count()
-        self._held: list[tuple[Place, int, GateProgram]] = []
+        self._tenants: dict[str, GateTenant] = {}
         self._inside: list[tuple[float, float, int, GateProgram]] = []
         self._lapses: list[tuple[float, int, GateProgram]] = []
         self._rises: list[tuple[float, int, GateProgram]] = []
+
+    def tenant(self, name: str, share: float) -> GateTenant:
+        """The tenant of that name."""
+        tenant = self._tenants.get(name)
+        if tenant is None:
+            tenant = self._tenants[name] = GateTenant(share)
+        tenant.share = share
+        return tenant
 
     def inside(self, program: GateProgram) -> None:
         """The program is in, or its place there is another one."""
@@ -39,7 +50,7 @@ class GateQueues:
     def held(self, program: GateProgram) -> None:
         """The program has a held call, or its place at the door is another one."""
         program.held_entry = next(self._entries)
-        heappush(self._held, (program.place, program.held_entry, program))
+        heappush(program.tenant.waiting, (program.place, program.held_entry, program))
 
     def idle(self, program: GateProgram, now: float) -> None:
         """The program's last call has ended."""
@@ -54,7 +65,17 @@ class GateQueues:
     @property
     def best_held(self) -> GateProgram | None:
         """The program that comes in next."""
-        held = self._held
+        best: GateProgram | None = None
+        for tenant in self._tenants.values():
+            if tenant.waiting and (program := self._best_of(tenant)) is not None:
+                used = tenant.used, program.place
+                if best is None or used < (best.tenant.used, best.place):
+                    best = program
+        return best
+
+    @staticmethod
+    def _best_of(tenant: GateTenant) -> GateProgram | None:
+        held = tenant.waiting
         while held:
             _, entry, program = held[0]
             if program.held and program.held_entry == entry:

@@ -53,6 +53,8 @@ class SimProgram:
         system: name of a system prompt that starts every prompt, the same in other programs.
         system_tokens: its length, tokens.
         kind: what programs like this one are called, as the name of a graph does.
+        tenant: on whose behalf it runs.
+        share: of the engine that the tenant has against others.
 
     Raises:
         InputError: no calls, a parent that is not an earlier call, or a prompt shorter than the
@@ -67,8 +69,10 @@ class SimProgram:
         "name",
         "output_tokens",
         "roots",
+        "share",
         "system",
         "system_tokens",
+        "tenant",
     )
 
     def __init__(
@@ -79,11 +83,15 @@ class SimProgram:
         system: str = "",
         system_tokens: int = 0,
         kind: str = "",
+        tenant: str = "",
+        share: float = 1.0,
     ) -> None:
         if not calls:
             raise InputError(f"program {name!r} has no calls; leave it out")
         self.name = name
         self.kind = kind
+        self.tenant = tenant
+        self.share = share
         self.calls = tuple(calls)
         self.system = system
         self.system_tokens = system_tokens if system else 0

@@ -255,6 +255,8 @@ class Simulation:
         ticket = self.table.call_started(
             name, key, now, chain_s=program.chain_s(index), prompt_tokens=prompt_tokens
         )
+        if program.spec.tenant:
+            ticket = replace(ticket, tenant=program.spec.tenant, share=program.spec.share)
         where = 0
         if len(self.replicas) > 1:
             where = self._balancer.place(ticket, self._under_way)
