@@ -25,18 +25,16 @@ from benchmarks.workloads import Workload, poisson, workload
 
 ENGINE = "sim:a100-llama3-8b"
 # Programs a cell, so that each takes about as long to simulate.
-PROGRAMS = {"sharegpt": 400, "bfcl": 300, "swe-agent": 300, "lats": 60, "coding": 100, "tot": 60}
+PROGRAMS = {"sharegpt": 400, "bfcl": 400, "swe-agent": 400, "lats": 80, "coding": 120, "tot": 80}
 VALUES: dict[str, tuple[float, ...]] = {
-    "levels": (4, 8, 12, 16, 28),
-    "quantum_ratio": (1.41, 3.0, 4.0, 8.0),
-    "quantum_steps": (4, 8, 128, 512),
-    "beta": (1.0, 2.0, 4.0, 16.0, math.inf),
-    "policy_interval": (1, 4, 32, 128),
-    "preempt_gap": (1, 4, 8),
-    "min_run_steps": (0, 64),
-    "patience_steps": (0, 64),
-    "admission_gap": (2, 4),
-    "admission_idle_s": (5.0, 10.0, 90.0, 300.0),
+    "levels": (4, 8, 12, 28),
+    "quantum_ratio": (1.41, 3.0, 8.0),
+    "quantum_steps": (8, 128),
+    "beta": (1.0, 2.0, math.inf),
+    "policy_interval": (1, 32, 128),
+    "preempt_gap": (1, 8),
+    "admission_gap": (4,),
+    "admission_idle_s": (10.0, 90.0),
 }
 
 
