@@ -9,7 +9,7 @@ replicas can be compared. Of several loads, 0.03 is always one, as in ``benchmar
 What it says beside the cells:
 
 - ``equal_latency``: for every number of replicas, rates at which balancers reach the same mean
-  program token latency, 2.5, 5 and 10 times the unloaded one;
+  program token latency, 1.5, 2.5, 5 and 10 times the unloaded one;
 - ``scaling``: the rate a replica at the same latency, against that of one replica;
 - ``decisions``: processor time of one placement, microseconds, by balancer and replicas.
 """
@@ -43,6 +43,7 @@ from benchmarks.result_file import result_document, write_result
 from benchmarks.simulated_engine import SimulatedEngine, engine_model
 from benchmarks.workloads import NAMES, Workload, poisson, workload
 
+TARGETS = (1.5, 2.5, 5.0, 10.0)  # times the unloaded latency
 _CAPACITY_PROGRAMS = 300
 _DECISIONS = 3000
 
@@ -187,7 +188,7 @@ def equal_latency(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for count in sorted({one["replicas"] for one in cells if one["replicas"] > 1}):
         of_count = [one | {"policy": one["balancer"]} for one in cells if one["replicas"] == count]
-        found = throughput_at_equal_latency(of_count, BALANCER_NAMES)
+        found = throughput_at_equal_latency(of_count, BALANCER_NAMES, TARGETS)
         for row in found:
             row["balancer"] = row.pop("policy")
             rows.append({"replicas": count, **row})
@@ -204,7 +205,7 @@ def scaling(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             one | {"policy": str(one["replicas"]), "rate": one["rate"] / one["replicas"]}
             for one in (*alone, *mine)
         ]
-        for row in throughput_at_equal_latency(each, ["1"]):
+        for row in throughput_at_equal_latency(each, ["1"], TARGETS):
             rows.append(
                 {
                     "workload": row["workload"],

@@ -3,7 +3,7 @@
     python -m benchmarks.balancing_table benchmarks/results/balancing_*.json
 
 First the mean program token latency of every cell, milliseconds a token, and the share of prompts
-that was cached. Then, for the first balancer, its rate at 2.5 and 5 times the unloaded latency
+that was cached. Then, for the first balancer, its rate at 1.5 and 2.5 times the unloaded latency
 against the others' and against as many single replicas. A bound says that one of the two did not
 get there at the loads that were run; a dash, that neither did.
 """
@@ -18,11 +18,12 @@ from statistics import fmean
 from typing import Any
 
 from autellix.errors import InputError
+from benchmarks.balancing import equal_latency, scaling
 from benchmarks.metrics import UNLOADED, Cell
 from benchmarks.options import run_command
 from benchmarks.tables import markdown_table
 
-_FACTORS = (2.5, 5.0)
+_FACTORS = (1.5, 2.5)
 _OTHERS = ("program", "least-used", "round-robin")
 
 
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str]) -> None:
     cells = [cell for document in documents for cell in document["cells"]]
     print(latencies(cells))
     print()
-    print(rates(documents))
+    print(rates(cells))
 
 
 def latencies(cells: Sequence[Cell]) -> str:
@@ -62,43 +63,23 @@ def _shown(cells: Sequence[Cell]) -> str:
     return f"{mean:.1f} ({hits:.0%})"
 
 
-def rates(documents: Sequence[dict[str, Any]]) -> str:
-    """One row a workload and number of replicas."""
-    rows = []
-    for document in documents:
-        first = document["cells"][0]["balancer"]
-        mine = [
-            row
-            for row in document["equal_latency"]
-            if row["balancer"] == first and row["latency_factor"] in _FACTORS
-        ]
-        scales = {_key(row): row for row in document["scaling"] if row["balancer"] == first}
-        for key in dict.fromkeys(map(_key, mine)):
-            against = {
-                row["baseline"]: _ratio(row["ratio"], row["policy_bound"], row["baseline_bound"])
-                for row in mine
-                if _key(row) == key
-            }
-            scale = scales.get(key)
-            shown = "-" if scale is None else _ratio(scale["scaling"], scale["bound"], False)
-            rows.append(
-                (
-                    key[0],
-                    str(key[1]),
-                    f"{key[2]:g}x",
-                    *(against.get(name, "-") for name in ("program", "least-used", "round-robin")),
-                    shown,
-                )
-            )
-    head = (
-        "workload",
-        "replicas",
-        "latency",
-        "program",
-        "least-used",
-        "round-robin",
-        "single replicas",
-    )
+def rates(cells: Sequence[Cell]) -> str:
+    """One row a workload, number of replicas and latency; of several loads alone."""
+    first = cells[0]["balancer"]
+    against: dict[tuple[str, int, float], dict[str, str]] = {}
+    for row in equal_latency(cells):
+        if row["balancer"] == first and row["latency_factor"] in _FACTORS:
+            ratio = _ratio(row["ratio"], row["policy_bound"], row["baseline_bound"])
+            against.setdefault(_key(row), {})[row["baseline"]] = ratio
+    for row in scaling(cells):
+        if row["balancer"] == first and _key(row) in against:
+            alone = "-" if row["bound"] else _ratio(row["scaling"], False, False)
+            against[_key(row)]["alone"] = alone
+    head = ("workload", "replicas", "latency", *_OTHERS, "single replicas")
+    rows = [
+        (name, str(replicas), f"{factor:g}x", *(found.get(o, "-") for o in (*_OTHERS, "alone")))
+        for (name, replicas, factor), found in against.items()
+    ]
     return markdown_table(head, rows)
 
 

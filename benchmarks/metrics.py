@@ -96,11 +96,13 @@ def _mean_under_way(programs: Sequence[ProgramRecord], from_s: float, to_s: floa
 
 
 def throughput_at_equal_latency(
-    cells: Sequence[Cell], baselines: Sequence[str] = ("vllm", "vllm-opt", "mlfq")
+    cells: Sequence[Cell],
+    baselines: Sequence[str] = ("vllm", "vllm-opt", "mlfq"),
+    targets: Sequence[float] = TARGETS,
 ) -> list[dict[str, Any]]:
     """Rates at which policies and baselines reach the same mean program token latency.
 
-    The targets are 2.5, 5 and 10 times the latency at a load of 0.03 under ``vllm-opt`` (where it
+    The targets are ``targets`` times the latency at a load of 0.03 under ``vllm-opt`` (where it
     did not run, under the policy with the least). Rates are interpolated linearly between loads;
     where a policy stays below the target at every load, its rate is the highest that was run, and
     ``policy_bound`` or ``baseline_bound`` is true: the real one is higher. ``stable`` says whether
@@ -118,7 +120,7 @@ def throughput_at_equal_latency(
         for policy, baseline in ((p, b) for p in curves for b in baselines):
             if policy == baseline or baseline not in curves:
                 continue
-            for factor in TARGETS:
+            for factor in targets:
                 target_s = factor * reference_s
                 rate, stable, bound = _rate_at(curves[policy], target_s)
                 other, _, other_bound = _rate_at(curves[baseline], target_s)
