@@ -13,13 +13,20 @@ _PROC = Path("/proc")
 
 
 def descendants(pids: Iterable[int]) -> list[int]:
-    """Ids of the living children of these processes, their children, and so on."""
+    """Ids of the living children of these processes, their children, and so on.
+
+    None where the kernel cannot be asked: there is no ``/proc``, or no file can be opened.
+    """
+    todo = list(pids)
+    found: list[int] = []
     children: dict[int, list[int]] = defaultdict(list)
-    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
+    try:
+        entries = list(_PROC.iterdir()) if todo else []
+    except OSError:
+        return found
+    for entry in entries:
         if entry.name.isdigit() and (parent := _parent(entry)) is not None:
             children[parent].append(int(entry.name))
-    found: list[int] = []
-    todo = list(pids)
     while todo:
         below = children.get(todo.pop(), [])
         found += below

@@ -152,7 +152,7 @@ class ReplicaSlot:
         while self.replica is not None:
             began_s = time.monotonic()
             await self._until_lost(self.replica)
-            await self.replica.kill()
+            await self._clear_away(self.replica)
             losses.lost(after_s=time.monotonic() - began_s, answered=self.answered)
             log.warning(
                 "Replica %d was lost; its calls go to others, it is started again.", self.index
@@ -179,6 +179,13 @@ class ReplicaSlot:
             found_dead.cancel()
             told.cancel()
         self._enter("lost")
+
+    async def _clear_away(self, replica: Replica) -> None:
+        """End what is left of a lost replica; what cannot be ended does not keep a new one away."""
+        try:
+            await replica.kill()
+        except Exception:
+            log.exception("What replica %d has left could not all be ended.", self.index)
 
     async def _started_again(self, losses: Losses) -> bool:
         self._enter("starting")

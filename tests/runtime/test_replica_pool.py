@@ -648,6 +648,22 @@ def test_starts_that_fail_for_want_of_file_descriptors_are_tried_again_and_again
     with_pool(fleet, work)
 
 
+def test_what_is_left_of_a_lost_replica_keeps_no_new_one_away() -> None:
+    fleet = Fleet([FakeReplica(0), FakeReplica(0)])
+
+    async def work(pool: ReplicaPool) -> list[int]:
+        async def stuck() -> None:
+            raise OSError(24, "Too many open files")
+
+        fleet.started[0].kill = stuck  # type: ignore[method-assign]
+        fleet.started[0].gone.set()
+        while pool.slots[0].restarts_done == 0:
+            await asyncio.sleep(0)
+        return (await answer(pool, call()))[0]
+
+    assert with_pool(fleet, work) == right_answer()
+
+
 def test_a_place_that_cannot_be_kept_is_given_up_not_left_waiting() -> None:
     fleet = Fleet([FakeReplica(0)], [FakeReplica(1)])
 

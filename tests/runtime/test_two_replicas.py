@@ -74,6 +74,7 @@ def core(slot: ReplicaSlot) -> int:
 
 async def until_all_serve(host: EngineHost) -> None:
     while any(slot.state != "serving" for slot in host.engine.slots):
+        assert not [slot.index for slot in host.engine.slots if slot.state == "failed"]
         await asyncio.sleep(0.1)
 
 
