@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..scheduler.balancers import balancer_named
+from .chat_front import ChatFront
 from .engine_loop import EngineLoop
 from .engine_start import EngineProcesses, check_memory, set_engine_environment
 from .gated_replica import GatedReplica
 from .host_tier import check_host_memory, with_host_tier
 from .models import DEFAULT_MODEL, resolve_model
-from .protocols import ChatFront, Engine
+from .protocols import Engine
 from .replica_pool import ReplicaPool, StateSink, nobody
 from .replica_slot import Replica
 from .restarts import Restarts

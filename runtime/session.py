@@ -23,6 +23,7 @@ from ..scheduler.policies import policy_named
 from ..tracing.events import ContentRecorded, Event, ReplicaChanged, RunStarted
 from ..tracing.record import RunRecord
 from ..tracing.writer import TraceWriter
+from .chat_front import ChatFront
 from .engine_host import EngineHost
 from .engine_loop import EngineLoop
 from .journal_threads import ThreadAccounts, default_journal
@@ -30,7 +31,7 @@ from .lessons import Lessons, lessons_beside
 from .model_map import ModelMap
 from .models import DEFAULT_MODEL
 from .programs import Programs
-from .protocols import ChatFront, ReplicaState
+from .protocols import ReplicaState
 from .settings import Settings
 from .span_sender import span_sender
 
