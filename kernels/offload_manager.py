@@ -150,15 +150,15 @@ class ProgramManager(CPUOffloadingManager):
 
     def pin(self, program: str) -> None:
         """See ``HostTier.pin``."""
-        self._lru.pinned.add(program)
+        self._lru.pin(program)
 
     def unpin(self, program: str) -> None:
         """See ``HostTier.unpin``."""
-        self._lru.pinned.discard(program)
+        self._lru.unpin(program)
 
     def drop(self, program: str) -> int:
         """See ``HostTier.drop``."""
-        self._lru.pinned.discard(program)
+        self._lru.unpin(program)
         orphans = self._lru.disown(program)
         self._stray.update(orphans)
         return self._free_strays(orphans) * self._chunk_bytes

@@ -91,6 +91,7 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
             "medium",
         ),
     ),
+    (ReqContext, ("_offload_key_positions",)),
     (CPUOffloadingSpec, ("_manager", "_worker", "kv_bytes_per_chunk", "num_chunks")),
 )
 

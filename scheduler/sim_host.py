@@ -5,8 +5,8 @@ leading part of its blocks. It has something of a node only where it has all of 
 ancestors, so a context is there up to some block and not beyond.
 
 1. Whole blocks are stored; where there is no room, leading ones as far as there is.
-2. When room is wanted, the program used longest ago loses first, and of its contexts the ends. (Or,
-   as vLLM does by itself, the blocks used longest ago, whosever they are.)
+2. When room is wanted, what was used longest ago goes first, the end of a context before its start.
+   A call uses its whole context, so what a program left behind goes before what it goes on with.
 3. What is being loaded stays, and what belongs to a pinned program. An aged program loses first.
 4. What programs share stays while one of them has something that comes after it.
 """
@@ -39,9 +39,9 @@ class HostMemory:
     Attributes:
         gib: memory for KV, GiB.
         tier: ``programs`` keeps every program's KV, is room for admission, chooses the sooner way
-            back and frees what has ended at once. ``vllm`` is vLLM's own offloading: blocks come
-            and go by their last use, and what is there is always loaded. ``calls`` keeps the KV of
-            preempted calls alone, as in the paper.
+            back, decides about programs that are away and frees what has ended at once. ``vllm`` is
+            vLLM's own offloading: blocks come and go by their last use alone, and what is there is
+            always loaded. ``calls`` keeps the KV of preempted calls alone, as in the paper.
         load_start_s: see :class:`KvRates`.
 
     Raises:
@@ -82,7 +82,7 @@ class HostRun:
         ready_s: when its last load into the device ends.
     """
 
-    __slots__ = ("blocks", "filled", "holds", "node", "owner", "ready_s", "used")
+    __slots__ = ("blocks", "filled", "holds", "node", "owner", "ready_s", "used", "used_s")
 
     def __init__(self, node: CacheNode, owner: _Owner) -> None:
         self.node = node
@@ -91,17 +91,16 @@ class HostRun:
         self.filled = 0
         self.holds = 0
         self.used = 0
+        self.used_s = 0.0
         self.ready_s = 0.0
 
 
 class _Owner:
     """A program that has something in the host."""
 
-    __slots__ = ("over", "pinned", "runs", "used", "used_s")
+    __slots__ = ("over", "pinned", "runs")
 
     def __init__(self) -> None:
-        self.used = 0
-        self.used_s = 0.0
         self.pinned = False
         self.over = False
         self.runs: dict[HostRun, None] = {}
@@ -112,7 +111,6 @@ class HostKv:
 
     Args:
         blocks: how many there are.
-        by_program: rule 2.
 
     Attributes:
         free: blocks that hold nothing.
@@ -121,13 +119,12 @@ class HostKv:
             infinite before anything had to.
     """
 
-    def __init__(self, blocks: int, *, by_program: bool = True) -> None:
+    def __init__(self, blocks: int) -> None:
         self.blocks = blocks
         self.free = blocks
         self.evicted = 0
         self.stays_s = math.inf
         self._now = 0.0
-        self._by_program = by_program
         self._owners: dict[str, _Owner] = {}
         self._uses = 0
         # (last use, -start, tie, run): runs that could lose their end when they were put here.
@@ -211,7 +208,6 @@ class HostKv:
         """It goes first, as if it had been used never."""
         owner = self._owners.get(program)
         if owner is not None:
-            owner.used = 0
             for run in owner.runs:
                 run.used = 0
                 self._expose(run)
@@ -255,14 +251,12 @@ class HostKv:
         owner = self._owner(program)
         self._uses += 1
         self._now = now
-        owner.used = self._uses
-        owner.used_s = now
         return owner
 
     def _touch(self, node: CacheNode, owner: _Owner) -> None:
         run = node.host
         assert run is not None
-        run.used = self._uses
+        run.used, run.used_s = self._uses, self._now
         if run.owner is not owner:
             run.owner = owner
             owner.runs[run] = None
@@ -280,7 +274,7 @@ class HostKv:
             if above is not None and above.host is not None:
                 above.host.filled += 1
         run.blocks += blocks
-        run.used = self._uses
+        run.used, run.used_s = self._uses, self._now
         run.owner = owner
         owner.runs[run] = None
         self.free -= blocks
@@ -296,6 +290,7 @@ class HostKv:
         if above is not None and above.host is not None:
             above.host.filled -= 1
             above.host.used = max(above.host.used, run.used)
+            above.host.used_s = max(above.host.used_s, run.used_s)
             self._unused(above.host)
 
     def _hold(self, node: CacheNode) -> None:
@@ -316,9 +311,6 @@ class HostKv:
     def _may_go(self, run: HostRun) -> bool:
         return bool(run.blocks) and not (run.filled or run.holds or run.owner.pinned)
 
-    def _last_use(self, run: HostRun) -> int:
-        return run.owner.used if self._by_program else run.used
-
     def _unused(self, run: HostRun) -> None:
         """Nothing holds the run any more: it may go, and goes where its program is over."""
         if run.owner.over and self._may_go(run):
@@ -329,7 +321,7 @@ class HostKv:
     def _expose(self, run: HostRun) -> None:
         if self._may_go(run):
             self._ties += 1
-            heappush(self._ends, (self._last_use(run), -run.node.start, self._ties, run))
+            heappush(self._ends, (run.used, -run.node.start, self._ties, run))
 
     def _stayed(self, idle_s: float) -> None:
         first = self.stays_s == math.inf
@@ -341,15 +333,15 @@ class HostKv:
             used, start, tie, run = ends[0]
             if not self._may_go(run):
                 heappop(ends)
-            elif (now_used := self._last_use(run)) != used:
-                heapreplace(ends, (now_used, start, tie, run))
+            elif run.used != used:
+                heapreplace(ends, (run.used, start, tie, run))
             else:
                 gone = min(wanted - self.free, run.blocks)
                 if gone == run.blocks:
                     heappop(ends)
                 self.evicted += gone
                 if used:
-                    self._stayed(self._now - run.owner.used_s)
+                    self._stayed(self._now - run.used_s)
                 self._shrink(run, gone)
 
 

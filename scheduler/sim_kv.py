@@ -62,7 +62,7 @@ class ReplicaKv:
         self.host: HostKv | None = None
         load_s, start_s = math.inf, 0.0
         if memory is not None and prefix_cache:
-            self.host = HostKv(memory.blocks(model), by_program=memory.tier != "vllm")
+            self.host = HostKv(memory.blocks(model))
             load_s = model.kv_bytes_per_token / model.link_bytes_per_s
             start_s = memory.load_start_s
         self.rates = KvRates(prefill_s=model.step.b, load_s=load_s, load_start_s=start_s)

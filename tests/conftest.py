@@ -47,9 +47,10 @@ def idle_stats(host: EngineHost) -> EngineStats:
 
 @pytest.fixture(scope="session")
 def engine_host() -> Iterator[EngineHost]:
-    """The embedded model on the real engine."""
+    """The embedded model on the real engine, with host memory for KV."""
     args = {"max_num_seqs": SEATS, "max_model_len": CONTEXT}
-    host = EngineHost.start(Settings(quiet=True, engine_args=args), metrics=True)
+    settings = Settings(quiet=True, engine_args=args, kv_host_gib=0.25)
+    host = EngineHost.start(settings, metrics=True)
     yield host
     stats = idle_stats(host)
     assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
