@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 
 from autellix.errors import VersionError
+from autellix.private_names import missing_names
 
 TESTED_VERSIONS = "0.32.*"
 
@@ -23,6 +24,9 @@ try:
     from vllm.config import KVTransferConfig
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
         OffloadingWorkerMetadata,
+    )
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import (
+        OffloadingConnector,
     )
     from vllm.platforms import current_platform
     from vllm.v1.kv_offload.base import (
@@ -91,6 +95,7 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
             "medium",
         ),
     ),
+    (OffloadingConnector, ("connector_scheduler",)),
     (ReqContext, ("_offload_key_positions",)),
     (CPUOffloadingSpec, ("_manager", "_worker", "kv_bytes_per_chunk", "num_chunks")),
 )
@@ -98,13 +103,7 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 def require_names() -> None:
     """Raise VersionError where the installed vLLM lacks a name."""
-    missing = [
-        f"{c.__name__}.{name}" for c, names in _OFFERED for name in names if name not in dir(c)
-    ]
-    for owner, names in _HELD:
-        set_there = owner.__init__.__code__.co_names
-        missing += [f"{owner.__name__}.{name}" for name in names if name not in set_there]
-    if missing:
+    if missing := missing_names(_OFFERED, _HELD):
         raise VersionError(
             f"vLLM {_installed()} has no {', '.join(missing)}, which the KV tier needs; it was "
             f"tested with vLLM {TESTED_VERSIONS}: install one of these."

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import vllm
+from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
 from vllm.v1.request import Request
 
 from autellix.errors import VersionError
+from autellix.private_names import missing_names
 
 TESTED_VERSIONS = "0.32.*"
 
@@ -29,12 +32,15 @@ _OFFERED: tuple[tuple[type, tuple[str, ...]], ...] = (
         ),
     ),
     (KVCacheManager, ("get_blocks", "get_computed_blocks", "usage")),
+    (BlockPool, ("get_num_free_blocks",)),
+    (FreeKVCacheBlockQueue, ("prepend_n", "remove")),
 )
 _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
     (
         VllmScheduler,
         (
             "_inflight_prefills",
+            "connector",
             "current_step",
             "log_stats",
             "kv_cache_manager",
@@ -48,6 +54,7 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
             "waiting",
         ),
     ),
+    (BlockPool, ("blocks", "free_block_queue", "hash_block_size")),
     (KVCacheManager, ("block_pool", "watermark_blocks")),
     (
         Request,
@@ -64,13 +71,7 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
 
 def require_names() -> None:
     """Raise VersionError where the installed vLLM lacks a name."""
-    missing = [
-        f"{c.__name__}.{name}" for c, names in _OFFERED for name in names if name not in dir(c)
-    ]
-    for owner, names in _HELD:
-        set_there = owner.__init__.__code__.co_names
-        missing += [f"{owner.__name__}.{name}" for name in names if name not in set_there]
-    if missing:
+    if missing := missing_names(_OFFERED, _HELD):
         raise VersionError(
             f"vLLM {vllm.__version__} has no {', '.join(missing)}, which program-aware scheduling "
             f"needs; it was tested with vLLM {TESTED_VERSIONS}: install one of these"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHARED = ("autellix.errors", "autellix.wal")  # what every room may use by its full name
+# What every room may use by its full name.
+SHARED = ("autellix.errors", "autellix.private_names", "autellix.wal")
 ROOMS = ("autellix", "runtime", "integrations", "scheduler", "kernels", "tracing")
 # room -> what it may import of ours, as "room" or "room.module"
 ALLOWED = {
