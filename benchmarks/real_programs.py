@@ -16,7 +16,7 @@ from dataclasses import replace
 from autellix.runtime.protocols import CallStart, Parent
 from autellix.runtime.session import Session
 from autellix.runtime.token_calls import token_call
-from autellix.scheduler.prefix_cache import prefix_bases
+from autellix.scheduler.content_tree import prefix_bases
 from autellix.scheduler.sim_programs import SimProgram
 
 # Token ids that are ordinary words in any model's vocabulary.

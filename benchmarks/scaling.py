@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autellix.scheduler.prefix_cache import prefix_bases
+from autellix.scheduler.content_tree import prefix_bases
 from autellix.scheduler.sim_programs import SimCall, SimProgram
 
 

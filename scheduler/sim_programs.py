@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from autellix.errors import InputError
 
-from .prefix_cache import ContentTree, content_tree
+from .content_tree import ContentTree, content_tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autellix.scheduler.prefix_cache import BlockCache, CacheNode, ContentTree, content_tree
+from autellix.scheduler.content_tree import ContentTree, content_tree
+from autellix.scheduler.prefix_cache import BlockCache, CacheNode
 from autellix.scheduler.sim_programs import SimCall
 
 BLOCK = 10

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autellix.errors import SettingsError
+from autellix.scheduler.content_tree import ContentTree
 from autellix.scheduler.engine_model import EngineModel, StepTime
-from autellix.scheduler.prefix_cache import BlockCache, CacheNode, ContentTree
+from autellix.scheduler.prefix_cache import BlockCache, CacheNode
 from autellix.scheduler.sim_host import TIERS, HostKv, HostMemory, TierName
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimCall, SimProgram
