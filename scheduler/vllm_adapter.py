@@ -34,7 +34,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import wraps
 from operator import attrgetter
 from typing import Any, cast
@@ -51,6 +50,7 @@ from autellix.errors import SettingsError
 
 from .config import SchedulerConfig
 from .core import Scheduler
+from .kv_costs import KvCosts, merged
 from .live_call import LiveCall
 from .prefill_rate import LEAST_PROMPT_TOKENS, PrefillRate
 from .rank_queue import RankQueue
@@ -97,7 +97,7 @@ class ProgramScheduler(TellingScheduler):
         self._batch: dict[str, LiveCall] = {}
         self._dropped: list[LiveCall] = []
         self._cached_tokens: dict[str, int] = {}
-        self._costs: dict[str, _KvCost] = {}
+        self._costs = KvCosts()
         self.tier = TierSide.beside(
             self.connector, lambda: self.prefill_rate.token_s, self.requests
         )
@@ -173,8 +173,7 @@ class ProgramScheduler(TellingScheduler):
         if call.seated:
             self.core.preempt(call, self.now(), "KV cache full")
         self._drop(call)
-        cost = self._costs.setdefault(call.key, _KvCost())
-        cost.lost_tokens = min(request.num_computed_tokens, request.num_tokens)
+        self._costs.lost(call.key, min(request.num_computed_tokens, request.num_tokens))
         if self.tier is not None:
             self.tier.keep(call.ticket.program, call.key)
         super()._preempt_request(request, timestamp, drop_stale_output)
@@ -310,22 +309,12 @@ class ProgramScheduler(TellingScheduler):
         found = self.requests[request_id].num_computed_tokens - ran[request_id]
         if not call.started:
             self._cached_tokens[request_id] = found
-        self._count_kv(call, found)
-        return call
-
-    def _count_kv(self, call: LiveCall, found_tokens: int) -> None:
-        """A call has a seat: what of its KV was loaded, and what a preemption has cost it."""
-        loaded = 0 if self.tier is None else self.tier.arrived(call.key)
-        cost = self._costs.get(call.key)
-        if loaded and cost is None:
-            cost = self._costs[call.key] = _KvCost()
-        if cost is None:
-            return
-        cost.swapped_in_tokens += loaded
-        cost.recomputed_tokens += max(cost.lost_tokens - found_tokens, 0)
-        cost.lost_tokens = 0
+        loaded = 0
         if self.tier is not None:
-            self.tier.let_go(call.ticket.program, call.key)
+            loaded = self.tier.arrived(request_id)
+            self.tier.let_go(call.ticket.program, request_id)
+        self._costs.back(request_id, found, loaded)
+        return call
 
     def _drop(self, call: LiveCall) -> None:
         if self._batch.pop(call.key, None) is not None:
@@ -343,16 +332,11 @@ class ProgramScheduler(TellingScheduler):
         )
         if self.tier is not None:
             self.tier.ends(call.key, call.ticket.program)
-        if (cost := self._costs.pop(call.key, None)) is not None:
-            receipt = replace(
-                receipt,
-                swapped_in_tokens=cost.swapped_in_tokens,
-                recomputed_tokens=cost.recomputed_tokens,
-            )
+        receipt = self._costs.on_receipt(call.key, receipt)
         call_id = receipt.call
         others = self._requests_of.pop(call_id) - 1
         if others or call_id in self._parts:
-            receipt = _merged(self._parts.pop(call_id, None), receipt)
+            receipt = merged(self._parts.pop(call_id, None), receipt)
         if others:
             self._requests_of[call_id] = others
             self._parts[call_id] = receipt
@@ -361,15 +345,6 @@ class ProgramScheduler(TellingScheduler):
         if len(self._receipts) > _KEPT_RECEIPTS:
             self._receipts.popitem(last=False)
         return receipt
-
-
-@dataclass(slots=True)
-class _KvCost:
-    """What bringing a call's KV back has cost; ``lost_tokens`` it had when it lost its seat."""
-
-    swapped_in_tokens: int = 0
-    recomputed_tokens: int = 0
-    lost_tokens: int = 0
 
 
 def _ticket_of(request: Request) -> Ticket:
@@ -382,19 +357,6 @@ def _ticket_of(request: Request) -> Ticket:
         program=request.session_id or request.request_id,
         call=request.request_id,
         prompt_tokens=request.num_prompt_tokens,
-    )
-
-
-def _merged(first: Receipt | None, second: Receipt) -> Receipt:
-    if first is None:
-        return second
-    longest = max(first, second, key=lambda receipt: receipt.service_s + receipt.wait_s)
-    return replace(
-        longest,
-        preemptions=first.preemptions + second.preemptions,
-        output_tokens=first.output_tokens + second.output_tokens,
-        swapped_in_tokens=first.swapped_in_tokens + second.swapped_in_tokens,
-        recomputed_tokens=first.recomputed_tokens + second.recomputed_tokens,
     )
 
 

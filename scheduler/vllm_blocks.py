@@ -72,11 +72,6 @@ class ProgramBlocks:
             del self._owners[block_id]
         return freed
 
-    def clear(self) -> None:
-        """The cache has been emptied."""
-        self._owners.clear()
-        self._programs.clear()
-
     def _mine(self, program: str) -> list[int]:
         mine = self._programs.get(program, ())
         return [b for b in mine if b in self._owners and program in self._owners[b][1]]

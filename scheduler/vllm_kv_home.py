@@ -81,7 +81,3 @@ class KvHomes:
         self._blocks.forget(program)
         if self._scheduler.tier is not None:
             self._scheduler.tier.forget(program)
-
-    def clear(self) -> None:
-        """The device's cache has been emptied."""
-        self._blocks.clear()
