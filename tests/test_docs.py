@@ -5,6 +5,8 @@ A document's blocks run in their order in one folder that holds the examples, sh
 - ``console``: each line ``$ autellix run ...`` or ``$ autellix trace ...`` as typed; other commands
   need a reason not to run;
 - ``python``: executed, with the test's engine as the process's;
+- after ``$ autellix serve``, which serves from there on at a port of its own, commands (``curl``
+  too) and ``python`` blocks run in processes of their own;
 - after ``<!-- file: NAME -->`` a block is a file of that name;
 - after ``<!-- not run: REASON -->`` it is left alone.
 
@@ -13,10 +15,13 @@ Blocks of other kinds are text.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +33,8 @@ from typer.testing import CliRunner
 from autellix.runtime import run_command
 from autellix.runtime.cli import app
 from autellix.runtime.engine_host import EngineHost
+from autellix.runtime.serve_settings import ServeSettings
+from autellix.runtime.serving import Server
 from autellix.runtime.session import Session, use_session
 from autellix.runtime.settings import Settings
 from tests.conftest import idle_stats
@@ -37,6 +44,7 @@ DOCUMENTS = [
     path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if path.is_file()
 ]
 INPUTS = 2  # lines of each example's input
+DEFAULT_PORT = ServeSettings().port
 _MARK = re.compile(r"<!-- (file|not run): (.+?) -->")
 _FENCE = re.compile(r"^(`{3,})\s*(\w*)\s*$")
 
@@ -82,6 +90,12 @@ class Reader:
 
     def __init__(self, host: EngineHost) -> None:
         self._host = host
+        self._serving = contextlib.ExitStack()
+        self._port = 0
+
+    def close(self) -> None:
+        """Stop the server of the document, where it has one."""
+        self._serving.close()
 
     def follow(self, block: Block) -> None:
         """Carry out one block."""
@@ -89,6 +103,8 @@ class Reader:
             return
         if block.mark == "file":
             Path(block.value).write_text(block.text)
+        elif block.kind == "python" and self._port:
+            self._spawn(sys.executable, "-c", block.text)
         elif block.kind == "python":
             self._execute(block)
         elif block.kind == "console":
@@ -108,12 +124,32 @@ class Reader:
 
     def _type(self, command: str) -> None:
         words = shlex.split(command, comments=True)
+        if words[:2] == ["autellix", "serve"]:
+            server = Server(Settings(quiet=True), ServeSettings(port=0), self._host)
+            self._serving.enter_context(server)
+            self._port = int(server.url.rsplit(":", 1)[1])
+            return
+        if self._port:
+            ours = (
+                [sys.executable, "-m", "autellix"] if words[0] == "autellix" else [words[0], "-f"]
+            )
+            self._spawn(*ours, *words[1:])
+            return
         is_ours = words[0] == "autellix" and words[1] in ("run", "trace")
         assert is_ours, f"say <!-- not run: why --> above: {command}"
         result = CliRunner().invoke(app, words[1:])
         assert result.exit_code == 0, f"{command}\n{result.output}"
         for name in [n for n, m in sys.modules.items() if _is_here(getattr(m, "__file__", None))]:
             del sys.modules[name]
+
+    def _spawn(self, *command: str) -> None:
+        """Run a command as somebody else on this machine would, against the document's server."""
+        asked = [word.replace(f":{DEFAULT_PORT}", f":{self._port}") for word in command]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+        done = subprocess.run(
+            asked, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, f"{asked}\n{done.stdout}\n{done.stderr}"
 
 
 def _is_here(file: str | None) -> bool:
@@ -131,7 +167,9 @@ def reader(
     monkeypatch.setattr(sys, "path", [*sys.path])
     on_the_shared_engine = functools.partial(run_command.run_request, host=engine_host)
     monkeypatch.setattr(run_command, "run_request", on_the_shared_engine)
-    yield Reader(engine_host)
+    reader = Reader(engine_host)
+    yield reader
+    reader.close()
     idle_stats(engine_host)
 
 
