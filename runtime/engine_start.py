@@ -22,6 +22,7 @@ from autellix.errors import EngineStartError
 
 from . import replica_process
 from .machine import available_memory_gib, cores
+from .process_tree import descendants, environment_of, kill_all
 from .replica_process import SCRATCH_VARIABLE
 from .scratch import Scratch
 
@@ -220,7 +221,14 @@ class EngineProcesses:
         return stack
 
     def close(self) -> None:
-        """Remove the folder; the processes have ended."""
+        """Remove the folder; the processes have ended, or do now: of a start that was given up."""
+        mark = f"{SCRATCH_VARIABLE}={self._scratch}"
+        tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
+        kill_all(
+            pid
+            for pid in descendants([os.getpid()])
+            if pid != tracker and mark in environment_of(pid)
+        )
         self._folder.cleanup()
 
 

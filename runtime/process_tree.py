@@ -34,6 +34,14 @@ def descendants(pids: Iterable[int]) -> list[int]:
     return found
 
 
+def environment_of(pid: int) -> list[str]:
+    """Variables with which a process was started, as ``NAME=VALUE``; none of one that is gone."""
+    try:
+        return (_PROC / str(pid) / "environ").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
 def _parent(entry: Path) -> int | None:
     try:
         text = (entry / "stat").read_text()

@@ -24,6 +24,7 @@ from .restarts import Losses, Restarts
 log = logging.getLogger("autellix")
 
 _SIZES_TIMEOUT_S = 10.0
+_LOOKS = 4
 _SIZES = ("seats", "kv_tokens", "block_tokens", "token_budget")
 
 
@@ -208,16 +209,30 @@ class ReplicaSlot:
             replica = self.replica
             if self.state != "serving" or not self.calls or silent_s < stall_s or not replica:
                 continue
-            try:
-                await asyncio.wait_for(replica.stats(), stall_s)
+            if await self._answers(replica, stall_s):
                 self.heard()
-            except TimeoutError:
-                log.warning(
-                    "Replica %d has been silent for %.0f s; it is killed.",
-                    self.index,
-                    silent_s + stall_s,
-                )
-                await replica.kill()
+                continue
+            log.warning(
+                "Replica %d has been silent for %.0f s; it is killed.",
+                self.index,
+                silent_s + stall_s,
+            )
+            await self._clear_away(replica)
+
+    @staticmethod
+    async def _answers(replica: Replica, within_s: float) -> bool:
+        """Whether the replica answers.
+
+        Of a time in which this process itself was stopped, its engines too, a quarter counts.
+        """
+        asked = asyncio.ensure_future(replica.stats())
+        try:
+            for _ in range(_LOOKS):
+                if (await asyncio.wait({asked}, timeout=within_s / _LOOKS))[0]:
+                    return True
+            return False
+        finally:
+            asked.cancel()
 
     async def stats(self, timeout_s: float) -> EngineStats:
         """The replica's state; what it told last where it does not answer in time."""
