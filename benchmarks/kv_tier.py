@@ -15,6 +15,10 @@ the figures of ``benchmarks.sweep`` a cell has
 
 A load of 1 is the best rate of ``vllm-opt`` without a tier. Rates at equal latency are compared
 with those of the same policy without a tier, and with vLLM's.
+
+With ``--engine vllm`` the same runs on the real engine with the embedded model, once without a tier
+and once with ours; programs come at ``--rate`` and are scaled by ``--factor``. vLLM's own tier
+does not run on CPUs.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from autellix.scheduler.simulator import SimResult
 from benchmarks.capacity import Capacity
 from benchmarks.cell_store import CellStore
 from benchmarks.metrics import Cell, cell, throughput_at_equal_latency
-from benchmarks.options import names_in, numbers_in, run_command, whole_numbers_in
+from benchmarks.options import REAL, names_in, numbers_in, run_command, whole_numbers_in
 from benchmarks.result_file import result_document, write_result
 from benchmarks.simulated_engine import SimulatedEngine, engine_model
 from benchmarks.workloads import NAMES, Workload, poisson, workload
@@ -63,6 +67,14 @@ def main(arguments: Sequence[str]) -> None:
     """Run the cells, print and write them."""
     options = _options(arguments)
     ignored = ("json", "load", "policies", "tiers", "workload", "seed")
+    if options.engine == REAL:
+        from benchmarks.kv_tier_real import real_cells
+
+        cells = real_cells(options)
+        for found in cells:
+            print(_line(found), flush=True)
+        write_result(options.json, result_document(cells=cells))
+        return
     identity = {name: str(v) for name, v in vars(options).items() if name not in ignored}
     with CellStore(options.json, identity) as store:
         cells = [found for name in options.workload for found in _of_workload(options, name, store)]
@@ -81,13 +93,16 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--workload", action="append", choices=NAMES, help="repeatable [mixed]")
-    add("--engine", default="sim:a100-llama3-8b", help="sim:PRESET or sim:FILE.json")
+    add("--engine", default="sim:a100-llama3-8b", help="sim:PRESET, sim:FILE.json or vllm")
     add("--host-gib", type=float, default=256.0, metavar="N", help="host memory for KV [256]")
     add("--tiers", default="none,vllm,programs", help=f"of {', '.join(TIERS)}, split by commas")
     add("--policies", default="default", help="names, split by commas [default]")
     add("--load", default="1.2", help="rate / capacity, split by commas [1.2]")
     add("--programs", type=int, default=300, help="programs a cell [300]")
     add("--seed", default="1", help="seeds, split by commas [1]")
+    add("--kv-tokens", type=int, default=4096, metavar="N", help="vllm: KV capacity [4096]")
+    add("--rate", type=float, default=1.0, help="vllm: programs a second [1]")
+    add("--factor", type=float, default=0.12, help="vllm: lengths and tool times, scaled [0.12]")
     add("--json", type=Path, metavar="FILE", help="write the cells there; goes on where it stopped")
     options = parser.parse_args(arguments)
     options.workload = options.workload or ["mixed"]
@@ -148,12 +163,13 @@ def _cell(options: argparse.Namespace, served: Workload, key: Key, capacity: flo
         **figures,
         "tier": key.tier,
         "host_gib": options.host_gib if memory else 0.0,
-        **_moved(result, model.step.b),
+        **moved(result, model.step.b),
         "kv_homes": dict(simulation.replicas[0].kv.homes),
     }
 
 
-def _moved(result: SimResult, prefill_s: float) -> dict[str, Any]:
+def moved(result: SimResult, prefill_s: float) -> dict[str, Any]:
+    """What of a run became of KV that had been made before."""
     known, again = result.known_tokens, result.recomputed_tokens
     return {
         "known_tokens": known,
@@ -180,7 +196,7 @@ def equal_latency(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 def _line(one: Cell) -> str:
     return (
-        f"{one['workload']} seed {one['seed']} load {one['load']:<4g} {one['policy']:9} "
+        f"{one['workload']} seed {one['seed']} load {one['load'] or 0:<4g} {one['policy']:9} "
         f"{one['tier']:8} mean {1e3 * one['mean_token_latency_s']:7.1f} "
         f"P95 {1e3 * one['p95_token_latency_s']:7.1f} ms/token, "
         f"makespan {one['makespan_s']:7.0f} s, kept {one['kept_share']:6.1%}, "

@@ -21,6 +21,7 @@ from autellix.runtime.engine_host import EngineHost
 from autellix.runtime.engine_loop import EngineLoop
 from autellix.runtime.engine_start import set_engine_environment
 from autellix.runtime.gated_replica import GatedReplica
+from autellix.runtime.host_tier import with_host_tier
 from autellix.runtime.models import DEFAULT_MODEL, resolve_model
 from autellix.runtime.session import Session
 from autellix.runtime.settings import Settings
@@ -84,12 +85,15 @@ class RealEngine:
         self._folder = TemporaryDirectory(prefix="autellix-benchmark-")
 
     @classmethod
-    def start(cls, *, seats: int | None = None, kv_tokens: int | None = None) -> RealEngine:
+    def start(
+        cls, *, seats: int | None = None, kv_tokens: int | None = None, host_gib: float = 0.0
+    ) -> RealEngine:
         """Start it and let it run a little, so that nothing is done for the first time later.
 
         Args:
             seats: most calls in a step; what ``autellix run`` has by default.
             kv_tokens: KV capacity; as much as the machine has room for by default.
+            host_gib: host memory for KV, GiB.
 
         Raises:
             ModelError, EngineStartError: what they say.
@@ -101,6 +105,7 @@ class RealEngine:
         if kv_tokens is not None:
             given["num_gpu_blocks_override"] = kv_tokens // preset.block_tokens
             given["max_model_len"] = min(LONGEST_CONTEXT, kv_tokens - 2 * preset.block_tokens)
+        given = with_host_tier(given, host_gib)
         model = str(resolve_model())
         loop = EngineLoop()
         try:
@@ -224,7 +229,7 @@ class RealEngine:
             start_s = session.now()
             loop.run(_awaited(work(session)))
             steps = loop.run(self._replica.take_steps())
-            return session.record.document(), start_s, steps
+            return _with_loads(session), start_s, steps
         finally:
             session.close()
 
@@ -246,6 +251,8 @@ class RealEngine:
             result.preemptions += sum(call["preemptions"] for call in calls)
             result.prompt_tokens += sum(call["prompt_tokens"] for call in calls)
             result.cached_tokens += sum(call["cached_tokens"] for call in calls)
+            result.loaded_tokens += sum(call["swapped_in_tokens"] for call in calls)
+            result.loads += sum(call["swapped_in_tokens"] > 0 for call in calls)
             spans += [(call["start_s"] - start_s, call["end_s"] - start_s) for call in calls]
         result.programs.sort(key=lambda program: program.ended_s)
         result.ended_s = result.programs[-1].ended_s
@@ -264,6 +271,17 @@ class RealEngine:
         calls = [SimCall(prompt_tokens=n, output_tokens=8) for n in _WARM_UP_LENGTHS]
         programs = [SimProgram(f"warm-{number}", calls) for number in range(4)]
         self.serve(((0.0, program) for program in programs), sim_policy("vllm-opt"))
+
+
+def _with_loads(session: Session) -> dict[str, Any]:
+    """The record, with what each call had loaded from host memory."""
+    document = session.record.document()
+    for program in document["programs"]:
+        dag = session.record.dag(program["id"])
+        for call in program["calls"]:
+            receipt = dag.call(call["id"])["receipt"]
+            call["swapped_in_tokens"] = receipt.swapped_in_tokens if receipt else 0
+    return document
 
 
 def _program_record(

@@ -72,7 +72,7 @@ def test_a_request_may_name_its_program_itself() -> None:
     assert held(tier, "nameless") == 1, "else it is a program of its own"
 
 
-def test_the_program_used_longest_ago_loses_first_and_from_its_end() -> None:
+def test_what_was_used_longest_ago_goes_first_and_the_end_of_a_context_before_its_start() -> None:
     tier = manager(6)
     store(tier, "old", [1, 2, 3])
     store(tier, "new", [4, 5, 6])
@@ -82,6 +82,41 @@ def test_the_program_used_longest_ago_loses_first_and_from_its_end() -> None:
     store(tier, "old", [1])  # used again: now "new" is the oldest
     store(tier, "fourth", [9, 10])
     assert (held(tier, "old"), held(tier, "new")) == (1, 1)
+
+
+def test_what_a_program_has_left_behind_goes_before_what_another_goes_on_with() -> None:
+    tier = manager(6)
+    for program, keys, request in (("a", [1, 2, 3], "a1"), ("b", [4], "b1"), ("a", [1, 5], "a2")):
+        call = context(tier, program, keys, request)
+        new = [key(number) for number in keys if tier.lookup(key(number), call).name == "MISS"]
+        room = tier.prepare_store(new, call)
+        assert room is not None
+        tier.complete_store(room.keys_to_store, call)
+        tier.on_request_finished(call)  # it found piece 1 on the device, and used it all the same
+    store(tier, "c", [6, 7, 8])
+    left = [n for n in range(1, 9) if tier.lookup(key(n), context(tier, "x", [])).name == "HIT"]
+    assert left == [1, 4, 5, 6, 7, 8]
+
+
+def test_an_aged_program_goes_first_and_what_it_shares_in_its_turn() -> None:
+    tier = manager(5)
+    store(tier, "old", [1, 2])
+    store(tier, "new", [1, 3, 4])
+    tier.age("new")
+    store(tier, "third", [5, 6, 7])
+    assert (held(tier, "old"), held(tier, "new"), held(tier, "third")) == (2, 1, 3)
+
+
+def test_how_long_unused_kv_stays_is_measured_once_room_was_wanted() -> None:
+    tier = manager(2)
+    clock = [100.0]
+    tier._lru.now = lambda: clock[0]
+    store(tier, "a", [1])
+    store(tier, "b", [2])
+    assert tier.stays_s == float("inf")
+    clock[0] = 130.0
+    store(tier, "c", [3])
+    assert tier.stays_s == 30.0
 
 
 def test_a_pinned_program_stays_and_then_there_may_be_no_room() -> None:
