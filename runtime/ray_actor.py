@@ -168,9 +168,12 @@ class ReplicaActor:
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────
 
-    async def run(self, call_id: str, data: bytes) -> None:
-        """Begin a call; its outputs are to be taken."""
-        self._calls[call_id] = asyncio.create_task(self._serve(call_id, data))
+    async def run(self, calls: bytes) -> None:
+        """Begin calls; what they have to say is to be taken."""
+        from .ray_wire import decode_calls
+
+        for call_id, data in decode_calls(calls):
+            self._calls[call_id] = asyncio.create_task(self._serve(call_id, data))
 
     async def _serve(self, call_id: str, data: bytes) -> None:
         from .ray_wire import End, chunk_of, decode_call

@@ -23,6 +23,7 @@ from .ray_names import (
     PlacementGroup,
     PlacementGroupSchedulingStrategy,
     RayError,
+    available_resources_per_node,
     placement_group,
     quiet_ray,
     ray,
@@ -169,7 +170,7 @@ class RayCluster:
 
     def nodes(self) -> list[Node]:
         """The machines that are there now, and what is free on each."""
-        free = _free_by_node()
+        free = available_resources_per_node()
         return [
             Node(
                 name=node["NodeManagerAddress"],
@@ -272,12 +273,6 @@ async def _give_back(places: Sequence[RayPlace]) -> None:
 async def _granted(place: RayPlace) -> None:
     await place.group.ready()
     place.granted = True
-
-
-def _free_by_node() -> dict[str, dict[str, float]]:
-    from ray._private.state import available_resources_per_node
-
-    return available_resources_per_node()
 
 
 async def _reach(address: str) -> None:

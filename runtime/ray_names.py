@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from autellix.errors import VersionError
+
+log = logging.getLogger("autellix")
 
 TESTED = "2.60"
 _OLDEST = (2, 50)
@@ -40,12 +44,15 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 try:
     import ray
-    from ray.actor import ActorHandle
-    from ray.exceptions import AuthenticationError, RayActorError, RayError, RuntimeEnvSetupError
+    from ray._private import worker as _worker
+    from ray._private.state import available_resources_per_node
+    from ray.exceptions import AuthenticationError, RayError
     from ray.util import placement_group, remove_placement_group
     from ray.util.placement_group import PlacementGroup
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-except ImportError as cause:
+
+    _worker.print_to_stdstream  # noqa: B018
+except (ImportError, AttributeError) as cause:
     raise VersionError(
         f"Ray {_installed} cannot be used: {cause}. This release was tested with Ray {TESTED}. "
         f"Install it: {INSTALL}"
@@ -53,19 +60,27 @@ except ImportError as cause:
 
 
 def quiet_ray(*, debug: bool) -> None:
-    """Ray's own messages on the terminal, which are many, are for ``--debug``."""
+    """Ray's own messages are for ``--debug``, and never among a program's output.
+
+    What happens to machines it prints to standard output, whatever it is told.
+    """
     logging.getLogger("ray").setLevel(logging.INFO if debug else logging.ERROR)
+    if not debug:
+        _worker.print_to_stdstream = _to_log
+
+
+def _to_log(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+    for line in data["lines"]:
+        log.debug("Ray: %s", line)
 
 
 __all__ = [
     "TESTED",
-    "ActorHandle",
     "AuthenticationError",
     "PlacementGroup",
     "PlacementGroupSchedulingStrategy",
-    "RayActorError",
     "RayError",
-    "RuntimeEnvSetupError",
+    "available_resources_per_node",
     "installed_version",
     "placement_group",
     "quiet_ray",

@@ -15,7 +15,7 @@ from autellix.errors import EngineError, EngineStartError, EngineStoppedError, R
 from ..scheduler.tickets import Receipt
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .ray_stream import CallStream
-from .ray_wire import Lost, Told, decode_batch, encode_call, error_of
+from .ray_wire import Lost, Told, decode_batch, encode_call, encode_calls, error_of
 from .replica_spec import ReplicaSpec, Started
 
 # A machine that answers takes a second or two to start a process; a busy one many.
@@ -69,7 +69,10 @@ class RayReplica:
         self._place = place
         self._spec = spec
         self._streams: dict[str, CallStream] = {}
-        self._sent: dict[str, Awaitable[Any]] = {}
+        self._going_out: list[tuple[str, bytes]] = []
+        self._gone_out: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._arriving: set[asyncio.Future[None]] = set()
+        self._sent: dict[str, asyncio.Future[None]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._listening: asyncio.Task[None] | None = None
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -174,7 +177,7 @@ class RayReplica:
         call_id = call.ticket.call
         data = encode_call(call)
         stream = self._streams[call_id] = CallStream(call)
-        self._sent[call_id] = self._actor.run.remote(call_id, data)
+        self._send(call_id, data)
         self._idle.clear()
         chunks = stream.chunks()
         try:
@@ -191,11 +194,27 @@ class RayReplica:
             if not self._streams:
                 self._idle.set()
 
-    async def _close(self, call_id: str, sent: Awaitable[Any]) -> None:
+    def _send(self, call_id: str, data: bytes) -> None:
+        """Send a call, together with those that come in the same moment."""
+        if not self._going_out:
+            self._gone_out = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(self._send_out)
+        self._going_out.append((call_id, data))
+        self._sent[call_id] = self._gone_out
+
+    def _send_out(self) -> None:
+        calls, self._going_out = self._going_out, []
+        gone_out = self._gone_out
+        under_way = asyncio.ensure_future(_arrive(self._actor.run.remote(encode_calls(calls))))
+        under_way.add_done_callback(lambda _: gone_out.done() or gone_out.set_result(None))
+        self._arriving.add(under_way)
+        under_way.add_done_callback(self._arriving.discard)
+
+    async def _close(self, call_id: str, sent: asyncio.Future[None]) -> None:
         """Have the replica give a call up; not before it has begun it."""
         try:
             with contextlib.suppress(*self._place.errors):
-                await sent
+                await asyncio.shield(sent)
                 await self._actor.close.remote(call_id)
         finally:
             del self._closing[call_id]
@@ -208,7 +227,7 @@ class RayReplica:
             if (closing := self._closing.get(call_id)) is not None:
                 await asyncio.shield(closing)
             elif (sent := self._sent.get(call_id)) is not None:
-                await sent
+                await asyncio.shield(sent)
             wire = await self._actor.abort.remote(call_id)
             if wire is not None:
                 receipt = Receipt.from_wire(msgspec.msgpack.decode(wire))
@@ -271,6 +290,12 @@ class RayReplica:
             self._listening.cancel()
         self._lose("it was killed")
         await self._place.give_back()
+
+
+async def _arrive(sent: Awaitable[object]) -> None:
+    """Return when it has arrived, or never will; of a loss the listening task learns."""
+    with contextlib.suppress(Exception):
+        await sent
 
 
 def _nowhere(stats: EngineStats) -> None:

@@ -93,6 +93,7 @@ class Told(msgspec.Struct, array_like=True, tag="told"):
 Item = Chunk | End | Lost | Told
 
 _encoder = msgspec.msgpack.Encoder()
+_bundles = msgspec.msgpack.Decoder(list[tuple[str, bytes]])
 _calls = msgspec.msgpack.Decoder(_Call)
 _batches = msgspec.msgpack.Decoder(list[Item])
 
@@ -140,6 +141,16 @@ def encode_call(call: EngineCall) -> bytes:
         return _encoder.encode(sent)
     except (TypeError, OverflowError) as cause:
         raise CallError(f"The call cannot be sent to another machine: {cause}.") from cause
+
+
+def encode_calls(calls: Sequence[tuple[str, bytes]]) -> bytes:
+    """Calls that go out together: of each its id and its bytes."""
+    return _encoder.encode(calls)
+
+
+def decode_calls(data: bytes) -> list[tuple[str, bytes]]:
+    """Inverse of :func:`encode_calls`."""
+    return _bundles.decode(data)
 
 
 def decode_call(data: bytes) -> EngineCall:

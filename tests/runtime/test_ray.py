@@ -57,12 +57,12 @@ def cluster_of(nodes: int) -> Iterator[Any]:
 
 
 def replica_processes() -> list[psutil.Process]:
-    """Processes of replicas on any node, and their engines."""
+    """Processes of replicas on this test's nodes, and their engines."""
     found = []
-    for process in psutil.process_iter(["cmdline", "name"]):
-        command = " ".join(process.info["cmdline"] or ())
-        if "_OnNode" in command or (process.info["name"] or "").startswith("VLLM::EngineCore"):
-            found.append(process)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "_OnNode" in " ".join(process.cmdline()):
+                found += [process, *process.children(recursive=True)]
     return found
 
 
@@ -192,10 +192,12 @@ def host(three_nodes: Any) -> Iterator[EngineHost]:
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
     host = start(three_nodes.address, replicas=3, balancer="least-used")
     yield host
+    started = replica_processes()
     host.stop()
     del os.environ["VLLM_CPU_KVCACHE_SPACE"]
     assert not ray.is_initialized()
-    wait_until_gone(replica_processes())
+    assert len(started) >= 6, "three replicas and their engines"
+    wait_until_gone(started)
 
 
 @pytest.fixture
@@ -242,7 +244,7 @@ def test_each_node_serves_its_share_of_the_calls(host: EngineHost, run: Session)
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_hundred_programs_finish_though_a_node_is_killed(
-    host: EngineHost, run: Session, three_nodes: Any
+    host: EngineHost, run: Session, three_nodes: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     victim = next(node for node in three_nodes.list_all_nodes() if not node.head)
     (index,) = [
@@ -272,6 +274,7 @@ def test_a_hundred_programs_finish_though_a_node_is_killed(
     three_nodes.add_node(**NODE)
     asyncio.run(until_all_serve(host))
     assert slots(host)[index].restarts_done == 1
+    assert "raylet" not in capfd.readouterr().out, "a program's output is its own"
     assert len({slot.replica.replica.started.node_id for slot in slots(host)}) == 3
 
 

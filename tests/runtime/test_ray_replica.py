@@ -187,6 +187,28 @@ async def test_what_a_slow_reader_has_not_read_is_added_up() -> None:
     await far.kill()
 
 
+async def test_calls_that_come_in_one_moment_go_out_together() -> None:
+    far, handle, _ = await connected(Scripted())
+    asked: list[str] = []
+    run = handle.actor.run
+
+    async def counted(calls: bytes) -> None:
+        asked.append("run")
+        await run(calls)
+
+    handle.actor.run = counted
+    reading = [asyncio.create_task(rest(far.generate(a_call(f"r/{n}")))) for n in range(5)]
+    while len(handle.actor._calls) < 5:
+        await asyncio.sleep(0)
+    assert asked == ["run"]
+    for task in reading:
+        task.cancel()
+    await asyncio.gather(*reading, return_exceptions=True)
+    await asyncio.gather(*far._closing.values())
+    assert handle.actor._calls == {}
+    await far.kill()
+
+
 async def test_pieces_of_many_calls_come_in_one_batch() -> None:
     outbox = ray_actor.Outbox()
     from autellix.runtime.ray_wire import End
@@ -227,9 +249,9 @@ async def test_a_call_is_served_no_further_than_the_network_takes_it() -> None:
     actor = ray_actor.ReplicaActor(NODE, "n1", scripted)
     for token in range(5):
         scripted.pieces.put_nowait(output(token))
-    from autellix.runtime.ray_wire import encode_call
+    from autellix.runtime.ray_wire import encode_call, encode_calls
 
-    await actor.run("r/1", encode_call(a_call()))
+    await actor.run(encode_calls([("r/1", encode_call(a_call()))]))
     for _ in range(20):
         await asyncio.sleep(0)
     # One piece lies in the outbox and one waits for it to be taken.
