@@ -301,6 +301,7 @@ def together(each: Sequence[EngineStats]) -> EngineStats:
     def total(name: str) -> int:
         return sum(getattr(stats, name) for stats in each)
 
+    hosted = [s.kv_host_usage for s in each if s.kv_host_usage is not None]
     return EngineStats(
         running=total("running"),
         waiting=total("waiting"),
@@ -311,6 +312,8 @@ def together(each: Sequence[EngineStats]) -> EngineStats:
         preempted_calls=[call for stats in each for call in stats.preempted_calls],
         call_tokens={call: tokens for stats in each for call, tokens in stats.call_tokens.items()},
         kv_usage=fmean(stats.kv_usage for stats in each) if each else 0.0,
+        kv_host_usage=fmean(hosted) if hosted else None,
+        kv_host_tokens=total("kv_host_tokens"),
         seats=total("seats"),
         step_s=max((stats.step_s for stats in each), default=0.0),
         preemptions=total("preemptions"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -725,3 +725,7 @@ def test_the_state_of_all_is_their_sum() -> None:
     assert (both.running, both.seats, both.running_by_level) == (3, 8, (2, 1))
     assert (both.kv_tokens, both.block_tokens, both.token_budget) == (200, 16, 128)
     assert (both.kv_usage, both.step_s, list(both.waiting_calls)) == (0.25, 0.3, ["x"])
+    assert (both.kv_host_usage, both.kv_host_tokens) == (None, 0)
+    with_tier = replace(one, kv_host_usage=0.5, kv_host_tokens=1000)
+    assert together([with_tier, two]).kv_host_usage == 0.5
+    assert together([with_tier, with_tier]).kv_host_tokens == 2000
