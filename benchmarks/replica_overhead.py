@@ -144,6 +144,9 @@ class Instant:
         """Its sizes."""
         return EngineStats(seats=CONCURRENT, kv_tokens=100_000)
 
+    def tell_stats_to(self, sink: Callable[[EngineStats], None]) -> None:
+        """Nothing to tell."""
+
     async def lost(self) -> None:
         """Never."""
         await self.never.wait()
@@ -190,7 +193,14 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=512, help="calls a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=8, help="tokens of an answer")
-    measure(parser, lambda options: overhead(options.calls, options.rounds, options.tokens))
+    parser.add_argument("--instant", action="store_true", help="without real engines")
+    measure(parser, _asked)
+
+
+async def _asked(options: argparse.Namespace) -> dict[str, Any]:
+    if options.instant:
+        return {"concurrent": CONCURRENT, "instant_us": [await instant_us() for _ in range(5)]}
+    return await overhead(options.calls, options.rounds, options.tokens)
 
 
 if __name__ == "__main__":
