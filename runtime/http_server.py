@@ -115,6 +115,7 @@ class HttpServer:
         config = uvicorn.Config(
             application,
             http=http,
+            interface="asgi3",
             lifespan="off",
             ws="none",
             log_config=None,
