@@ -18,7 +18,11 @@ from .interrupts import INTERRUPTED
 
 _TYPERS_OWN = (typer.Exit, typer.Abort)
 # What typer raises where an option cannot be parsed, whichever click it brings.
-_OF_THE_PARSER = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
+_OF_THE_PARSER = next(
+    kind
+    for kind in typer.BadParameter.__mro__
+    if issubclass(kind, Exception) and kind.__name__ == "ClickException"
+)
 
 
 class PlainGroup(TyperGroup):
