@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import random
 import statistics
@@ -68,6 +69,7 @@ async def soak(minutes: float, every_s: float) -> dict[str, Any]:
                         "calls": counts["calls"] + counts["given_up"],
                     }
                 )
+                print(json.dumps(samples[-1]), flush=True)  # a run cut short leaves them too
                 await asyncio.sleep(every_s)
 
         await asyncio.gather(sample(), *(client() for _ in range(24)))
