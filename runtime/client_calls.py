@@ -15,7 +15,7 @@ from autellix.errors import CallError
 
 from ..scheduler.tickets import Ticket
 from .client_sessions import ClientCall, ClientSession, ClientSessions, Refusal
-from .protocols import CallEnd, CallStart, Parent, ProgramEnd
+from .protocols import CallEnd, CallStart, Parent, ProgramEnd, ThreadLoad
 from .served_call import ServedCall, served_call
 from .session import Session
 from .tenants import Tenant
@@ -31,11 +31,16 @@ class ClientCalls:
         run: the server's run, whose engine serves.
         sessions: the directory of sessions.
         idle_s: a session in which nothing happens for so long is ended, seconds.
+
+    Attributes:
+        store: under which name the journal keeps what sessions have used up, so that they go on
+            when the server is started again; empty for not at all.
     """
 
     def __init__(self, run: Session, sessions: ClientSessions, *, idle_s: float) -> None:
         self.run = run
         self.sessions = sessions
+        self.store = ""
         self._idle_s = idle_s
 
     @staticmethod
@@ -73,6 +78,12 @@ class ClientCalls:
         # What is learned of programs by name must not reach from one tenant to another.
         shown = tenant.program_of(name or ("session" if lasting else "call"))
         self.run.programs.program_started(session.program, shown)
+        if id and lasting and self.store:
+            load = ThreadLoad(
+                store=self.store, thread=session.program, checkpoint=None, snapshot=None
+            )
+            for earlier in self.run.programs.thread_loaded(session.program, load) or ():
+                session.resume(earlier)
         return session
 
     def session_for(self, tenant: Tenant, id: str) -> ClientSession:
@@ -86,13 +97,20 @@ class ClientCalls:
         return self.sessions.find(tenant, id) or self.open(tenant, id)
 
     def close(self, session: ClientSession, status: ProgramEnd = "done") -> None:
-        """A session ends; its calls under way are stopped."""
+        """A session ends; its calls under way are stopped.
+
+        Args:
+            status: "cancelled" where the server ends: the session may go on when it is started
+                again.
+        """
         if not self.sessions.remove(session):
             return
         for stop in list(session.open.values()):
             if stop is not None:
                 stop()
         self.run.programs.program_ended(session.program, status, None)
+        if self.store and session.lasting and status != "cancelled":
+            self.run.programs.store.deleted(self.store, session.program)
 
     def close_stale(self) -> int:
         """End the sessions that have been idle for too long; how many those were."""

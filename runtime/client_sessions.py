@@ -61,6 +61,7 @@ class ClientSession:
         created_s, used_s: when it was made, and when something last happened in it, seconds.
         open: what stops each of its calls under way, by the call's id in the engine.
         calls: ids in the engine of all its calls by what the client calls them.
+        earlier: stands for the calls that it had before the server was started again.
     """
 
     id: str
@@ -72,8 +73,14 @@ class ClientSession:
     used_s: float
     open: dict[str, Callable[[], None] | None] = field(default_factory=dict)
     calls: dict[str, str] = field(default_factory=dict)
+    earlier: str = ""
     _frontier: dict[str, None] = field(default_factory=dict)
     _parents: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def resume(self, earlier: str) -> None:
+        """It goes on: what stands for its earlier calls is what its next one follows."""
+        self.earlier = earlier
+        self._frontier[earlier] = None
 
     def begin(
         self, given: str, parents: Iterable[str] | None, beside: ClientCall | None = None
@@ -83,8 +90,9 @@ class ClientSession:
         Args:
             given: what the client calls it; made up where empty, or where another call of the
                 session has that id, as when a client tries again.
-            parents: ids of the calls it follows; unknown ones are left out, for the session that
-                knew them may have been ended for being idle. None: what has ended before it.
+            parents: ids of the calls it follows. Unknown ones are earlier calls of a session that
+                goes on; else they are left out, for the session that knew them may have been ended
+                for being idle. None: what has ended before it.
             beside: a call of the same request, which has the same parents.
         """
         number = len(self.calls) + 1
@@ -95,7 +103,8 @@ class ClientSession:
         elif parents is None:
             found = tuple(self._frontier)
         else:
-            found = tuple(dict.fromkeys(self.calls[p] for p in parents if p in self.calls))
+            known = (self.calls.get(parent, self.earlier) for parent in parents)
+            found = tuple(dict.fromkeys(parent for parent in known if parent))
         self.calls[id] = call
         if given and given != id:
             self.calls[given] = call

@@ -8,6 +8,7 @@ a call has ended, its receipt is fetched; when a program has ended, so has its s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import re
@@ -29,6 +30,7 @@ from .client_sessions import ID
 from .engine_host import EngineHost
 from .engine_loop import EngineLoop
 from .protocols import EngineCall, EngineChunk, EngineStats
+from .server_return import ServerReturn, gone
 
 Receipts = Callable[[Receipt], None]
 Parents = Callable[[str], Sequence[str]]
@@ -71,6 +73,7 @@ class RemoteEngine:
         self._sessions: set[str] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._stopped = False
+        self._return = ServerReturn(url, http)
 
     # ── names ────────────────────────────────────────────────────────────────────────────────
 
@@ -96,8 +99,12 @@ class RemoteEngine:
     async def complete(self, body: Mapping[str, Any], ticket: Ticket) -> dict[str, Any]:
         """Answer a chat request in the OpenAI form at once."""
         try:
-            async with self._asked({**body, "stream": False}, ticket) as reply:
-                return _without_none(json.loads(await reply.aread()))
+            while True:
+                try:
+                    async with self._asked({**body, "stream": False}, ticket) as reply:
+                        return _without_none(json.loads(await reply.aread()))
+                except httpx.TransportError as cause:
+                    await self._return.wait(cause)
         finally:
             self.fetch_receipt(ticket.program, ticket.call)
 
@@ -106,20 +113,22 @@ class RemoteEngine:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Answer in chunks of the OpenAI form; the last one carries the usage."""
         options = {"stream": True, "stream_options": {"include_usage": True}}
+        begun = False
         try:
-            async with self._asked({**body, **options}, ticket) as reply:
-                async for line in reply.aiter_lines():
-                    data = line.removeprefix("data: ").strip()
-                    if data == "[DONE]":
-                        return
-                    if not data:
-                        continue
-                    chunk = json.loads(data)
-                    if "error" in chunk:
-                        raise call_error(str(chunk["error"].get("message", data)))
-                    yield chunk
-        except httpx.HTTPError as cause:
-            raise self._gone(cause) from cause
+            while True:
+                try:
+                    async with (
+                        self._asked({**body, **options}, ticket) as reply,
+                        contextlib.aclosing(_events(reply)) as chunks,
+                    ):
+                        async for chunk in chunks:
+                            begun = True
+                            yield chunk
+                    return
+                except httpx.TransportError as cause:
+                    if begun:  # what the caller has had cannot be taken back
+                        raise self._gone(cause) from cause
+                    await self._return.wait(cause)
         finally:
             self.fetch_receipt(ticket.program, ticket.call)
 
@@ -219,6 +228,7 @@ class RemoteEngine:
         """End what is left of this run on the server; safe to call twice."""
         if not self._stopped:
             self._stopped = True
+            self._return.give_up()
             for program in list(self._sessions):
                 self.forget(program)
             await self.drain()
@@ -240,8 +250,21 @@ class RemoteEngine:
         return [EngineStats(**row) for row in known] or [EngineStats()]
 
     def _gone(self, cause: Exception) -> EngineStoppedError:
-        what = str(cause) or type(cause).__name__
-        return EngineStoppedError(f"{self.url} does not answer any more: {what}.")
+        return gone(self.url, cause)
+
+
+async def _events(reply: httpx.Response) -> AsyncGenerator[dict[str, Any], None]:
+    """The chunks of a streamed reply, to its end."""
+    async for line in reply.aiter_lines():
+        data = line.removeprefix("data: ").strip()
+        if data == "[DONE]":
+            return
+        if not data:
+            continue
+        chunk = json.loads(data)
+        if "error" in chunk:
+            raise call_error(str(chunk["error"].get("message", data)))
+        yield chunk
 
 
 class _Reply:
@@ -270,8 +293,6 @@ class _Reply:
                 if reply.status_code == 200:
                     return reply
                 text = (await reply.aread()).decode(errors="replace")
-            except httpx.HTTPError as cause:
-                raise self._engine._gone(cause) from cause
             finally:
                 if self._reply is not None and self._reply.status_code != 200:
                     await self._reply.aclose()

@@ -101,6 +101,8 @@ class Server:
                 metrics=metrics.page,
                 schema=lambda: serve_schema(self.run.host.chat.application()),
             )
+            # A server that is started again at its address goes on with the sessions it had.
+            self.calls.store = f"serve:{self.url}"
             sweeping = self.run.loop.submit(self.calls.keep_swept())
             self._http.start(application, self.run.loop)
             stack.callback(self._end, application)
