@@ -253,7 +253,8 @@ class ProgramLru(CachePolicy):
 
     def _push(self, key: OffloadKey, place: int = -1) -> None:
         if place < 0:
-            place = max(self._keys[program].get(key, 0) for program in self._owners[key])
+            owners = self._owners[key]  # none of what is dropped and still moves
+            place = max((self._keys[program].get(key, 0) for program in owners), default=0)
         self._count += 1
         heappush(self._ends, (self._use_of[key].at, -place, self._count, key))
 
