@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +30,7 @@ from ..scheduler.engine_model import EngineModel
 from ..scheduler.step_log import LOGGING_SCHEDULER
 from .calibrate_fit import Residuals, StepFit, fit_steps
 from .calibrate_sweep import EngineLimits, Sweep
-from .engine_host import ENGINE_PROCESS
+from .engine_host import engine_processes
 from .engine_loop import EngineLoop
 from .engine_start import EngineProcesses, check_memory, set_engine_environment
 from .machine import cores
@@ -85,6 +84,7 @@ def calibrate(settings: Settings, console: Console, *, name: str | None = None) 
     """
     served_name = settings.model or DEFAULT_MODEL
     model = resolve_model(settings.model, progress=not settings.quiet)
+    others = engine_processes()
     loop = EngineLoop()
     try:
         with Steps("calibrate", shown=not settings.quiet, console=console) as steps:
@@ -92,9 +92,8 @@ def calibrate(settings: Settings, console: Console, *, name: str | None = None) 
             swept, shape = loop.run(_sweep(settings, str(model), served_name, steps.begin))
     except BaseException:
         # Interrupted or failed half-way: what has been spawned so far ends here.
-        for child in multiprocessing.active_children():
-            if child.name.startswith(ENGINE_PROCESS):
-                child.kill()
+        for child in engine_processes() - others:
+            child.kill()
         raise
     finally:
         loop.close()

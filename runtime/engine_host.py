@@ -7,6 +7,7 @@ import atexit
 import contextlib
 import multiprocessing
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
 from ..scheduler.balancers import balancer_named
@@ -64,6 +65,7 @@ class EngineHost:
         """
         served_name = settings.model or DEFAULT_MODEL
         model = resolve_model(settings.model, progress=not settings.quiet)
+        others = engine_processes()
         loop = EngineLoop()
         try:
             engine, chat, processes = loop.run(
@@ -72,9 +74,8 @@ class EngineHost:
         except BaseException:
             # Interrupted or failed half-way: what has been spawned so far ends here, and the rest
             # of the start, which may be in the middle of an import, is not waited for.
-            for child in multiprocessing.active_children():
-                if child.name.startswith(ENGINE_PROCESS):
-                    child.kill()
+            for child in engine_processes() - others:
+                child.kill()
             loop.close(timeout_s=_GIVE_UP_S)
             raise
         host = cls(loop, engine, chat, processes)
@@ -98,6 +99,11 @@ class EngineHost:
         self.loop.close()
         if self._processes is not None:
             self._processes.close()
+
+
+def engine_processes() -> set[BaseProcess]:
+    """The engines' processes that this process has started and that run."""
+    return {p for p in multiprocessing.active_children() if p.name.startswith(ENGINE_PROCESS)}
 
 
 def check_machine(settings: Settings) -> None:

@@ -41,3 +41,18 @@ def test_processes_of_others_live_on() -> None:
     finally:
         other.kill()
         other.wait()
+
+
+def test_a_start_that_fails_ends_no_other_engine(
+    engine_host: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*given: object) -> None:
+        raise EngineStartError("no room")
+
+    before = engine_processes()
+    assert before
+    monkeypatch.setattr(hosts, "_start", fails)
+    with pytest.raises(EngineStartError, match="no room"):
+        EngineHost.start(Settings(quiet=True))
+    assert engine_processes() == before
+    assert all(process.is_alive() for process in before)

@@ -41,6 +41,12 @@ WITHIN_S = 30.0
 SMALL = {"max_num_seqs": 8, "max_model_len": 1024}
 
 
+@pytest.fixture(autouse=True)
+def little_kv(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other engines of this process have set: the nodes here have little memory."""
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+
+
 @contextlib.contextmanager
 def cluster_of(nodes: int) -> Iterator[Any]:
     """A cluster of so many nodes, its head among them."""
