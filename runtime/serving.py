@@ -105,6 +105,7 @@ class Server:
             self.calls.store = f"serve:{self.url}"
             sweeping = self.run.loop.submit(self.calls.keep_swept())
             self._http.start(application, self.run.loop)
+            stack.callback(self._http.stop)  # while the loop that it serves on still runs
             stack.callback(self._end, application)
             stack.callback(sweeping.cancel)
             self._undo = stack.pop_all()

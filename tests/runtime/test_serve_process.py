@@ -36,7 +36,9 @@ class Endless(AtOnce):
 
 engine = Endless()
 host = EngineHost(EngineLoop(), engine, engine)
-sys.exit(serve_until_stopped(Settings(), ServeSettings(port=int(sys.argv[1])), host))
+EngineHost.start = lambda *given, **more: host
+given = host if sys.argv[2] == "given" else None
+sys.exit(serve_until_stopped(Settings(), ServeSettings(port=int(sys.argv[1])), given))
 """
 
 
@@ -93,11 +95,12 @@ def connected(process: subprocess.Popen[str], port: int) -> httpx.Client:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("engine", ["given", "own"])
 def test_the_first_signal_ends_it_in_order_and_tells_the_clients(
-    started: Started, number: signal.Signals
+    started: Started, number: signal.Signals, engine: str
 ) -> None:
     port = free_port()
-    process = started("-c", ENDLESS, str(port), AUTELLIX_KEYS=f"alice {KEY}")
+    process = started("-c", ENDLESS, str(port), engine, AUTELLIX_KEYS=f"alice {KEY}")
     http = connected(process, port)
     body = {"messages": [], "stream": True}
     with http.stream("POST", "/v1/chat/completions", json=body) as reply:
