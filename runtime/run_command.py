@@ -38,6 +38,11 @@ from .settings import Settings
 from .targets import Entry, Target, load_program, opened, parse_target, run_script, script_path
 from .top_runs import announced
 
+_OF_THE_SERVER = (
+    *("model", "engine", "engine_args", "kv_host_gib", "policy", "admission"),
+    *("replicas", "balancer", "ray_address", "ray_wait"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
@@ -132,7 +137,7 @@ def _check_connected(settings: Settings) -> None:
         UsageError: it is.
     """
     plain = Settings()
-    for name in ("model", "engine_args", "kv_host_gib", "policy", "admission", "replicas"):
+    for name in _OF_THE_SERVER:
         if getattr(settings, name) != getattr(plain, name):
             option = "--" + ("engine_arg" if name == "engine_args" else name).replace("_", "-")
             raise UsageError(

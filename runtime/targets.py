@@ -35,6 +35,8 @@ _ACCEPTED = (
     "a compiled LangGraph graph, a StateGraph, or a function main(input) that takes one argument"
 )
 
+_DATA = (".json", ".jsonl", ".ndjson")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -184,6 +186,10 @@ def script_path(path: Path) -> Path:
         inside = sorted(p.name for p in path.glob("*.py"))[:5]
         hint = f"one of {', '.join(inside)}" if inside else "there is no .py file in it"
         raise TargetError(f"{path} is a folder, not a script. Name a file in it: {hint}.")
+    if path.suffix in _DATA:
+        raise TargetError(
+            f"{path} holds data, not a script. Give it as --input, after the program's own file."
+        )
     if path.is_file():
         return path.resolve()
     folder = path.parent

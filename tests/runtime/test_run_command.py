@@ -363,6 +363,8 @@ def test_a_target_that_cannot_be_run_is_told_why(write: Write, refuse: Callable[
     write("several.py", AGENT + "\n    a = builder().compile()\n    b = builder().compile()\n")
     assert "Did you mean agent.py?" in refuse("agnt.py", input=say("x"))
     assert "Did you mean agent.py?" in refuse("agnt.py")
+    write("tasks.jsonl", "1")
+    assert "Give it as --input" in refuse("tasks.jsonl")
     assert "There is no program in nothing.py" in refuse("nothing.py", input="1")
     assert "several graphs: a, b" in refuse("several.py", input=say("x"))
 
