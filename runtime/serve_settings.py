@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import ssl
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +69,14 @@ class ServeSettings:
         for path in (self.tls_cert, self.tls_key):
             if path is not None and not path.is_file():
                 raise SettingsError(f"There is no file {path} for TLS.")
+        if self.tls_cert is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
+            except (ssl.SSLError, OSError) as cause:
+                raise SettingsError(
+                    f"{self.tls_cert} and {self.tls_key} are no certificate with its key "
+                    f"({cause}). Give both as PEM files."
+                ) from cause
 
     @property
     def is_local(self) -> bool:

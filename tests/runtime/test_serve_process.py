@@ -125,6 +125,7 @@ def test_what_cannot_be_is_refused_before_an_engine_starts(started: Started) -> 
 
     assert "who may use the server must be said" in refusal("--host", "0.0.0.0")
     assert "belong together" in refusal("--tls-cert", __file__)
+    assert "no certificate with its key" in refusal("--tls-cert", __file__, "--tls-key", __file__)
     assert "holds no keys" in refusal("--host", "0.0.0.0", "--keys-file", "/dev/null")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
