@@ -30,7 +30,7 @@ from ..scheduler.engine_model import EngineModel
 from ..scheduler.step_log import LOGGING_SCHEDULER
 from .calibrate_fit import Residuals, StepFit, fit_steps
 from .calibrate_sweep import EngineLimits, Sweep
-from .engine_host import engine_processes
+from .engine_host import ended_if_it_fails
 from .engine_loop import EngineLoop
 from .engine_start import EngineProcesses, check_memory, set_engine_environment
 from .machine import cores
@@ -84,17 +84,12 @@ def calibrate(settings: Settings, console: Console, *, name: str | None = None) 
     """
     served_name = settings.model or DEFAULT_MODEL
     model = resolve_model(settings.model, progress=not settings.quiet)
-    others = engine_processes()
     loop = EngineLoop()
+    shown = Steps("calibrate", shown=not settings.quiet, console=console)
     try:
-        with Steps("calibrate", shown=not settings.quiet, console=console) as steps:
+        with ended_if_it_fails(), shown as steps:
             steps.note("starting the engine, some 20 s on a CPU")
             swept, shape = loop.run(_sweep(settings, str(model), served_name, steps.begin))
-    except BaseException:
-        # Interrupted or failed half-way: what has been spawned so far ends here.
-        for child in engine_processes() - others:
-            child.kill()
-        raise
     finally:
         loop.close()
     fit = fit_steps(swept.points)

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import multiprocessing
+from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
@@ -65,17 +66,14 @@ class EngineHost:
         """
         served_name = settings.model or DEFAULT_MODEL
         model = resolve_model(settings.model, progress=not settings.quiet)
-        others = engine_processes()
         loop = EngineLoop()
         try:
-            engine, chat, processes = loop.run(
-                _start(settings, str(model), served_name, metrics, restarts)
-            )
+            with ended_if_it_fails():
+                engine, chat, processes = loop.run(
+                    _start(settings, str(model), served_name, metrics, restarts)
+                )
         except BaseException:
-            # Interrupted or failed half-way: what has been spawned so far ends here, and the rest
-            # of the start, which may be in the middle of an import, is not waited for.
-            for child in engine_processes() - others:
-                child.kill()
+            # The rest of the start, which may be in the middle of an import, is not waited for.
             loop.close(timeout_s=_GIVE_UP_S)
             raise
         host = cls(loop, engine, chat, processes)
@@ -104,6 +102,18 @@ class EngineHost:
 def engine_processes() -> set[BaseProcess]:
     """The engines' processes that this process has started and that run."""
     return {p for p in multiprocessing.active_children() if p.name.startswith(ENGINE_PROCESS)}
+
+
+@contextlib.contextmanager
+def ended_if_it_fails() -> Iterator[None]:
+    """What engines are begun inside end where it is interrupted or fails; others run on."""
+    others = engine_processes()
+    try:
+        yield
+    except BaseException:
+        for child in engine_processes() - others:
+            child.kill()
+        raise
 
 
 def check_machine(settings: Settings) -> None:

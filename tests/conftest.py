@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 import time
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from autellix.runtime.engine_host import ENGINE_PROCESS, EngineHost
+from autellix.runtime.engine_host import EngineHost, engine_processes
 from autellix.runtime.protocols import EngineStats
 from autellix.runtime.session import Session, use_session
 from autellix.runtime.settings import Settings
@@ -55,8 +54,7 @@ def engine_host() -> Iterator[EngineHost]:
     stats = idle_stats(host)
     assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
     host.stop()
-    left = [p for p in multiprocessing.active_children() if p.name.startswith(ENGINE_PROCESS)]
-    assert not left
+    assert not engine_processes()
 
 
 @contextmanager
