@@ -33,6 +33,7 @@ VALUES: dict[str, tuple[float, ...]] = {
     "beta": (1.0, 2.0, math.inf),
     "policy_interval": (1, 32, 128),
     "preempt_gap": (1, 8),
+    "patience_steps": (0, 32),
     "admission_gap": (4,),
     "admission_idle_s": (10.0, 90.0),
 }
