@@ -168,12 +168,19 @@ class ReplicaActor:
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────
 
-    async def run(self, calls: bytes) -> None:
-        """Begin calls; what they have to say is to be taken."""
-        from .ray_wire import decode_calls
+    async def tell(self, orders: bytes) -> None:
+        """Begin calls, whose answers are to be taken, and hear of programs."""
+        from .ray_wire import Away, Begin, Forget, decode_orders
 
-        for call_id, data in decode_calls(calls):
-            self._calls[call_id] = asyncio.create_task(self._serve(call_id, data))
+        assert self._replica is not None, "orders come after the start"
+        for order in decode_orders(orders):
+            match order:
+                case Begin(call, data):
+                    self._calls[call] = asyncio.create_task(self._serve(call, data))
+                case Away(program, absence_s):
+                    self._replica.away(program, absence_s)
+                case Forget(program):
+                    self._replica.forget(program)
 
     async def _serve(self, call_id: str, data: bytes) -> None:
         from .ray_wire import End, chunk_of, decode_call

@@ -15,7 +15,18 @@ from autellix.errors import EngineError, EngineStartError, EngineStoppedError, R
 from ..scheduler.tickets import Receipt
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .ray_stream import CallStream
-from .ray_wire import Lost, Told, decode_batch, encode_call, encode_calls, error_of
+from .ray_wire import (
+    Away,
+    Begin,
+    Forget,
+    Lost,
+    Order,
+    Told,
+    decode_batch,
+    encode_call,
+    encode_orders,
+    error_of,
+)
 from .replica_spec import ReplicaSpec, Started
 
 # A machine that answers takes a second or two to start a process; a busy one many.
@@ -69,7 +80,7 @@ class RayReplica:
         self._place = place
         self._spec = spec
         self._streams: dict[str, CallStream] = {}
-        self._going_out: list[tuple[str, bytes]] = []
+        self._going_out: list[Order] = []
         self._gone_out: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._arriving: set[asyncio.Future[None]] = set()
         self._sent: dict[str, asyncio.Future[None]] = {}
@@ -177,7 +188,7 @@ class RayReplica:
         call_id = call.ticket.call
         data = encode_call(call)
         stream = self._streams[call_id] = CallStream(call)
-        self._send(call_id, data)
+        self._sent[call_id] = self._send(Begin(call_id, data))
         self._idle.clear()
         chunks = stream.chunks()
         try:
@@ -194,18 +205,18 @@ class RayReplica:
             if not self._streams:
                 self._idle.set()
 
-    def _send(self, call_id: str, data: bytes) -> None:
-        """Send a call, together with those that come in the same moment."""
+    def _send(self, order: Order) -> asyncio.Future[None]:
+        """Send an order, together with those of the same moment; done when they have arrived."""
         if not self._going_out:
             self._gone_out = asyncio.get_running_loop().create_future()
             asyncio.get_running_loop().call_soon(self._send_out)
-        self._going_out.append((call_id, data))
-        self._sent[call_id] = self._gone_out
+        self._going_out.append(order)
+        return self._gone_out
 
     def _send_out(self) -> None:
-        calls, self._going_out = self._going_out, []
+        orders, self._going_out = self._going_out, []
         gone_out = self._gone_out
-        under_way = asyncio.ensure_future(_arrive(self._actor.run.remote(encode_calls(calls))))
+        under_way = asyncio.ensure_future(_arrive(self._actor.tell.remote(encode_orders(orders))))
         under_way.add_done_callback(lambda _: gone_out.done() or gone_out.set_result(None))
         self._arriving.add(under_way)
         under_way.add_done_callback(self._arriving.discard)
@@ -235,10 +246,14 @@ class RayReplica:
         return None
 
     def forget(self, program: str) -> None:
-        """See ``Engine.forget``; a replica keeps nothing for a program but what its cache holds."""
+        """See ``Engine.forget``."""
+        if self.is_serving:
+            self._send(Forget(program))
 
     def away(self, program: str, absence_s: Sequence[float]) -> None:
-        """See ``Engine.away``; on another machine a program's KV goes in its turn."""
+        """See ``Engine.away``."""
+        if self.is_serving:
+            self._send(Away(program, list(absence_s)))
 
     # ── state and end ────────────────────────────────────────────────────────────────────────
 

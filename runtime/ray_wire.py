@@ -2,8 +2,8 @@
 
 Everything is msgpack of the types below, whose shapes are checked when it is read; nothing is
 pickled, so nothing that a client or a model wrote can become code on the other side. A call goes
-out once. Its outputs come back in batches: all that a replica's calls had to say since the last
-one was asked for.
+out once, together with what else the replica is told in that moment. Outputs come back in batches:
+all that a replica's calls had to say since the last one was asked for.
 """
 
 from __future__ import annotations
@@ -36,6 +36,29 @@ class _Call(msgspec.Struct, array_like=True):
     prompt: dict[str, Any]
     sampling: SamplingParams
     options: dict[str, Any]
+
+
+class Begin(msgspec.Struct, array_like=True, tag="begin"):
+    """Begin a call. Its bytes are read by themselves, so one that is no call ends alone."""
+
+    call: str
+    data: bytes
+
+
+class Away(msgspec.Struct, array_like=True, tag="away"):
+    """See ``Engine.away``."""
+
+    program: str
+    absence_s: list[float]
+
+
+class Forget(msgspec.Struct, array_like=True, tag="forget"):
+    """See ``Engine.forget``."""
+
+    program: str
+
+
+Order = Begin | Away | Forget
 
 
 class Choice(msgspec.Struct, array_like=True):
@@ -93,7 +116,7 @@ class Told(msgspec.Struct, array_like=True, tag="told"):
 Item = Chunk | End | Lost | Told
 
 _encoder = msgspec.msgpack.Encoder()
-_bundles = msgspec.msgpack.Decoder(list[tuple[str, bytes]])
+_orders = msgspec.msgpack.Decoder(list[Order])
 _calls = msgspec.msgpack.Decoder(_Call)
 _batches = msgspec.msgpack.Decoder(list[Item])
 
@@ -143,14 +166,14 @@ def encode_call(call: EngineCall) -> bytes:
         raise CallError(f"The call cannot be sent to another machine: {cause}.") from cause
 
 
-def encode_calls(calls: Sequence[tuple[str, bytes]]) -> bytes:
-    """Calls that go out together: of each its id and its bytes."""
-    return _encoder.encode(calls)
+def encode_orders(orders: Sequence[Order]) -> bytes:
+    """What a replica is told in one moment, in order, as bytes."""
+    return _encoder.encode(orders)
 
 
-def decode_calls(data: bytes) -> list[tuple[str, bytes]]:
-    """Inverse of :func:`encode_calls`."""
-    return _bundles.decode(data)
+def decode_orders(data: bytes) -> list[Order]:
+    """Inverse of :func:`encode_orders`."""
+    return _orders.decode(data)
 
 
 def decode_call(data: bytes) -> EngineCall:

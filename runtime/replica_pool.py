@@ -21,7 +21,7 @@ from ..scheduler.balancers import Balancer
 from ..scheduler.tickets import Receipt
 from .continuation import Delivered, Rest, WayOn, rest_of, way_on
 from .protocols import EngineCall, EngineChunk, EngineStats, ReplicaState
-from .replica_slot import ReplicaSlot, StartReplica
+from .replica_slot import Replica, ReplicaSlot, StartReplica
 from .restarts import Restarts
 
 log = logging.getLogger("autellix")
@@ -197,6 +197,7 @@ class ReplicaPool:
         replica, call_id = slot.replica, call.ticket.call
         assert replica is not None, "a slot that serves has a replica"
         slot.calls.add(call_id)
+        slot.programs.add(call.ticket.program)
         self._where[call_id] = slot
         stream = replica.generate(call)
         receipt: Receipt | None = None
@@ -243,15 +244,21 @@ class ReplicaPool:
     def forget(self, program: str) -> None:
         """See ``Engine.forget``."""
         self._balancer.program_ended(program)
-        for slot in self.slots:
-            if slot.replica is not None:
-                slot.replica.forget(program)
+        for replica in self._replicas_of(program, ends=True):
+            replica.forget(program)
 
     def away(self, program: str, absence_s: Sequence[float]) -> None:
         """See ``Engine.away``."""
-        for slot in self.slots:
-            if slot.replica is not None:
-                slot.replica.away(program, absence_s)
+        for replica in self._replicas_of(program):
+            replica.away(program, absence_s)
+
+    def _replicas_of(self, program: str, *, ends: bool = False) -> list[Replica]:
+        """Those that have had a call of the program; others have nothing to hear of it."""
+        slots = [slot for slot in self.slots if program in slot.programs]
+        if ends:
+            for slot in slots:
+                slot.programs.discard(program)
+        return [slot.replica for slot in slots if slot.replica is not None]
 
     # ── state and end ────────────────────────────────────────────────────────────────────────
 

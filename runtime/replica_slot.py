@@ -61,6 +61,7 @@ class ReplicaSlot:
         replica: the present one.
         state: see the module.
         calls: under way, by id.
+        programs: that the present replica has had calls of and that have not ended.
         answered: whether the present replica has answered a call.
         told: what the present replica has told of its state, unasked.
         restarts_done: how often a replica was lost and replaced.
@@ -78,6 +79,7 @@ class ReplicaSlot:
         self.replica: Replica | None = None
         self.state: ReplicaState = "starting"
         self.calls: set[str] = set()
+        self.programs: set[str] = set()
         self.answered = False
         self.told = EngineStats()
         self.restarts_done = 0
@@ -128,6 +130,7 @@ class ReplicaSlot:
     async def _serve(self, replica: Replica) -> None:
         self.replica = replica
         self.answered = False
+        self.programs.clear()
         self._lost.clear()
         self.told = await self._asked(replica, _SIZES_TIMEOUT_S) or EngineStats()
         self._serves(self.index, self.told)

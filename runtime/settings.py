@@ -96,16 +96,26 @@ class Settings:
             raise SettingsError(
                 f"--kv-host-gib is a number of GiB from 0 on, got {self.kv_host_gib:g}."
             )
-        if self.ray_wait is not None and not 0 <= self.ray_wait < float("inf"):
-            raise SettingsError(
-                f"--ray-wait is a number of seconds from 0 on, got {self.ray_wait:g}."
-            )
+        self._check_cluster()
         if self.replicas < 1:
             raise SettingsError(f"--replicas must be at least 1, got {self.replicas}.")
         if self.balancer not in BALANCER_NAMES:
             raise SettingsError(
                 f"There is no balancer {self.balancer!r}; choose one of: "
                 f"{', '.join(BALANCER_NAMES)}."
+            )
+
+    def _check_cluster(self) -> None:
+        for name in ("ray_address", "ray_wait"):
+            if getattr(self, name) is not None and self.engine != "ray":
+                option = "--" + name.replace("_", "-")
+                raise SettingsError(
+                    f"{option} is for replicas on a Ray cluster, the engine is {self.engine!r}: "
+                    f"add --engine ray, or leave {option} out ({variable_of(name)} too)."
+                )
+        if self.ray_wait is not None and not 0 <= self.ray_wait < float("inf"):
+            raise SettingsError(
+                f"--ray-wait is a number of seconds from 0 on, got {self.ray_wait:g}."
             )
 
     def scheduler_config(self) -> SchedulerConfig:

@@ -136,6 +136,7 @@ class Scripted:
     def __init__(self) -> None:
         self.pieces: asyncio.Queue[Any] = asyncio.Queue()
         self.closed: list[str] = []
+        self.told: list[tuple[Any, ...]] = []
         self.ended = asyncio.Event()
 
     async def generate(self, call: Any) -> AsyncIterator[EngineChunk]:
@@ -149,6 +150,12 @@ class Scripted:
 
     async def abort(self, call: str) -> Receipt | None:
         return None
+
+    def away(self, program: str, absence_s: Any) -> None:
+        self.told.append(("away", program, *absence_s))
+
+    def forget(self, program: str) -> None:
+        self.told.append(("forget", program))
 
     async def lost(self) -> None:
         await self.ended.wait()
@@ -190,23 +197,39 @@ async def test_what_a_slow_reader_has_not_read_is_added_up() -> None:
 async def test_calls_that_come_in_one_moment_go_out_together() -> None:
     far, handle, _ = await connected(Scripted())
     asked: list[str] = []
-    run = handle.actor.run
+    tell = handle.actor.tell
 
-    async def counted(calls: bytes) -> None:
-        asked.append("run")
-        await run(calls)
+    async def counted(orders: bytes) -> None:
+        asked.append("tell")
+        await tell(orders)
 
-    handle.actor.run = counted
+    handle.actor.tell = counted
     reading = [asyncio.create_task(rest(far.generate(a_call(f"r/{n}")))) for n in range(5)]
     while len(handle.actor._calls) < 5:
         await asyncio.sleep(0)
-    assert asked == ["run"]
+    assert asked == ["tell"]
     for task in reading:
         task.cancel()
     await asyncio.gather(*reading, return_exceptions=True)
     await asyncio.gather(*far._closing.values())
     assert handle.actor._calls == {}
     await far.kill()
+
+
+async def test_the_replica_hears_of_programs_that_are_away_and_over_in_order() -> None:
+    scripted = Scripted()
+    far, handle, _ = await connected(scripted)
+    far.away("a", (1.0, 2.5))
+    far.forget("b")
+    far.away("c", ())
+    while len(scripted.told) < 3:
+        await asyncio.sleep(0)
+    assert scripted.told == [("away", "a", 1.0, 2.5), ("forget", "b"), ("away", "c")]
+    handle.cut.set()
+    await far.lost()
+    far.forget("a")  # nobody is there to hear it, and nobody minds
+    await far.kill()
+    assert len(scripted.told) == 3
 
 
 async def test_pieces_of_many_calls_come_in_one_batch() -> None:
@@ -249,9 +272,9 @@ async def test_a_call_is_served_no_further_than_the_network_takes_it() -> None:
     actor = ray_actor.ReplicaActor(NODE, "n1", scripted)
     for token in range(5):
         scripted.pieces.put_nowait(output(token))
-    from autellix.runtime.ray_wire import encode_call, encode_calls
+    from autellix.runtime.ray_wire import Begin, encode_call, encode_orders
 
-    await actor.run(encode_calls([("r/1", encode_call(a_call()))]))
+    await actor.tell(encode_orders([Begin("r/1", encode_call(a_call()))]))
     for _ in range(20):
         await asyncio.sleep(0)
     # One piece lies in the outbox and one waits for it to be taken.

@@ -51,6 +51,8 @@ def test_what_is_given_wins_and_what_is_not_stays() -> None:
         ({"AUTELLIX_POLICY": "lifo"}, "no policy 'lifo'; choose one of: default, fcfs"),
         ({"AUTELLIX_ENGINE": "tgi"}, "no engine 'tgi'; choose one of: vllm"),
         ({"AUTELLIX_ENGINE_ARG": "max_num_seqs"}, "takes KEY=VALUE, got 'max_num_seqs'"),
+        ({"AUTELLIX_RAY_ADDRESS": "head:6379"}, "--ray-address is for .* add --engine ray"),
+        ({"AUTELLIX_RAY_WAIT": "5", "AUTELLIX_ENGINE": "vllm"}, "AUTELLIX_RAY_WAIT too"),
     ],
 )
 def test_an_impossible_value_is_told_with_what_is_possible(
