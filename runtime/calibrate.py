@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from autellix.errors import InputError
+from autellix.errors import InputError, SettingsError
 
 from ..scheduler.config import SchedulerConfig
 from ..scheduler.engine_model import EngineModel
@@ -82,6 +82,8 @@ def calibrate(settings: Settings, console: Console, *, name: str | None = None) 
     Raises:
         ModelError, EngineStartError, SettingsError, EngineError: what they say.
     """
+    if name is not None and not name.strip():
+        raise SettingsError("--name is empty; leave it out for the model's name.")
     served_name = settings.model or DEFAULT_MODEL
     model = resolve_model(settings.model, progress=not settings.quiet)
     loop = EngineLoop()

@@ -29,7 +29,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    # Options without a variable of their own have AUTELLIX_COMMAND_OPTION.
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "AUTELLIX"},
 )
 
 _RUN_EXAMPLES = """[bold]Examples[/bold]
@@ -55,7 +56,7 @@ _TOP_EXAMPLES = """[bold]Examples[/bold]
 
   autellix top                      the newest run on this machine
 
-  autellix top http://127.0.0.1:8000 --key ...
+  AUTELLIX_KEY=... autellix top http://127.0.0.1:8000
 
   autellix top --once               one picture
 
@@ -258,7 +259,10 @@ def calibrate(
         str | None, typer.Option(help="Name of the preset.", show_default="the model's")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="The preset and all that was measured on stdout.")
+        bool,
+        typer.Option(
+            "--json", envvar="AUTELLIX_JSON", help="The preset and all that was measured on stdout."
+        ),
     ] = False,
     quiet: Annotated[bool, typer.Option(envvar="AUTELLIX_QUIET", help="No progress.")] = False,
     debug: options.EngineDebug = False,
@@ -309,7 +313,9 @@ def top(
         typer.Option(envvar="AUTELLIX_REFRESH", metavar="SECONDS", help="Between two pictures."),
     ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="One picture, then leave.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One snapshot as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", envvar="AUTELLIX_JSON", help="One snapshot as JSON.")
+    ] = False,
     debug: options.Debug = False,
 ) -> None:
     """Watch a run that is under way in another process."""
@@ -323,7 +329,9 @@ def top(
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", envvar="AUTELLIX_JSON", help="Findings as JSON.")
+    ] = False,
     debug: options.Debug = False,
 ) -> None:
     """Check this machine, and say how to mend what is wrong."""

@@ -319,7 +319,7 @@ def connected_host(url: str, key: str = "") -> EngineHost:
     """
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"{url} is no URL of a server; give one like http://127.0.0.1:8000.")
+        raise UsageError(f"{url!r} is no URL of a server; give one like http://127.0.0.1:8000.")
     base = f"{parts.scheme}://{parts.netloc}"
     loop = EngineLoop("autellix-remote")
     try:
@@ -339,7 +339,7 @@ async def _connect(url: str, key: str) -> RemoteEngine:
     try:
         reply = await http.get("/v1/models", timeout=_ASK_S)
         if reply.status_code == 401:
-            raise UsageError(f"{url} wants a key of one of its tenants; give it with --key.")
+            raise UsageError(f"{url} wants a key of one of its tenants; give it in AUTELLIX_KEY.")
         queues = await http.get("/v1/queues", timeout=_ASK_S)
         if reply.status_code != 200 or queues.status_code != 200:
             raise AutellixError(f"What answers at {url} is no server of Autellix.")

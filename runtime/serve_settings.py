@@ -52,6 +52,11 @@ class ServeSettings:
     body_s: float = 60.0
 
     def __post_init__(self) -> None:
+        if not self.host.strip():
+            raise SettingsError(
+                f"--host is an address of this machine, such as {LOOPBACK}, or 0.0.0.0 for all "
+                "that it has; it is empty."
+            )
         if not 0 <= self.port <= 65_535:
             raise SettingsError(f"--port is from 0 to 65535, got {self.port}.")
         if not 0 < self.session_idle_s < float("inf"):

@@ -129,7 +129,11 @@ class Keys:
             mode = path.stat().st_mode
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as cause:
-            raise SettingsError(f"The keys cannot be read from {path}: {cause}.") from cause
+            reason = getattr(cause, "strerror", None) or str(cause)
+            raise SettingsError(
+                f"The keys cannot be read from {path}: {reason}. Give a text file of your own, one "
+                "NAME KEY a line."
+            ) from cause
         keys = cls.parse(text.splitlines(), where=str(path))
         plain = any(
             len(words) > 1 and not words[1].startswith(_HASHED)

@@ -102,8 +102,8 @@ class RemoteRun:
             ) from cause
         if status == 401:
             raise UsageError(
-                f"{self.url} wants another key; give it with --key, or leave the URL out for a run "
-                "of yours on this machine."
+                f"{self.url} wants another key; give it in AUTELLIX_KEY, or leave the URL out for "
+                "a run of yours on this machine."
             )
         if status == 404 and path.startswith(f"{PROGRAMS}/"):
             raise _Missing

@@ -39,7 +39,7 @@ File = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="The same as JSON.")]
+Json = Annotated[bool, typer.Option("--json", envvar="AUTELLIX_JSON", help="The same as JSON.")]
 Debug = Annotated[bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks.")]
 
 
@@ -49,7 +49,10 @@ def show(
     program: Annotated[
         str | None, typer.Option("--program", metavar="ID", help="Whose tree. [the longest]")
     ] = None,
-    all_calls: Annotated[bool, typer.Option("--all", help="Every call of the tree.")] = False,
+    all_calls: Annotated[
+        bool,
+        typer.Option("--all", envvar="AUTELLIX_TRACE_SHOW_ALL", help="Every call of the tree."),
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:

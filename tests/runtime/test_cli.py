@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from autellix.errors import EngineStartError, TargetError
@@ -47,6 +48,29 @@ def test_options_may_stand_before_or_after_the_target(
     ((request, settings),) = asked
     assert request == RunRequest(target="agent.py", input="in.jsonl", concurrency=3)
     assert settings.policy == "plas"
+
+
+def test_every_option_of_every_command_has_a_variable() -> None:
+    def options(command: Any, context: typer.Context) -> Iterator[tuple[str, str]]:
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and not parameter.is_eager:
+                name = f"{context.command_path} {parameter.opts[0]}"
+                yield name, parameter.envvar or f"{context.auto_envvar_prefix}_{parameter.name}"
+        for each in getattr(command, "commands", {}).values():
+            yield from options(each, typer.Context(each, parent=context, info_name=each.name))
+
+    command = typer.main.get_command(app)
+    context = typer.Context(command, info_name="autellix", **app.info.context_settings or {})
+    variables = dict(options(command, context))
+    assert len(variables) > 60
+    assert not {name for name, each in variables.items() if not each.startswith("AUTELLIX_")}
+    assert variables["autellix trace show --json"] == "AUTELLIX_JSON"
+
+
+def test_an_option_without_a_variable_of_its_own_is_set_by_its_commands(tmp_path: Path) -> None:
+    result = call("calibrate", env={"AUTELLIX_CALIBRATE_NAME": " "})
+    assert result.exit_code == 2
+    assert "--name is empty; leave it out" in result.stderr
 
 
 def test_what_follows_two_dashes_is_the_scripts(asked: Asked) -> None:

@@ -191,8 +191,9 @@ def test_what_the_server_has_to_say_cannot_be_said_here(server: Server) -> None:
 def test_wrong_urls_and_keys_are_told_in_words(server: Server) -> None:
     with pytest.raises(UsageError, match="wants a key of one of its tenants"):
         autellix.connect(server.url, "sk-wrong")
-    with pytest.raises(UsageError, match="is no URL of a server"):
-        autellix.connect("ftp://x")
+    for url in ("ftp://x", ""):
+        with pytest.raises(UsageError, match=f"'{url}' is no URL of a server; give one like"):
+            autellix.connect(url)
     with pytest.raises(AutellixError, match=r"Nothing answers at http://127\.0\.0\.1:1"):
         autellix.connect("http://127.0.0.1:1")
 

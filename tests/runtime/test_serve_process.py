@@ -115,6 +115,27 @@ def test_the_first_signal_ends_it_in_order_and_tells_the_clients(
     assert KEY not in out + err
 
 
+def test_a_second_signal_ends_it_at_once(started: Started) -> None:
+    # Nothing would make this one stop: what it waits for does not come.
+    stuck = ENDLESS.replace(
+        "EngineHost.start",
+        "from autellix.runtime.serving import Server\n"
+        "import threading\n"
+        "Server.close = lambda self: threading.Event().wait()\n"
+        "EngineHost.start",
+        1,
+    )
+    port = free_port()
+    process = started("-c", stuck, str(port), "given", AUTELLIX_KEYS=f"alice {KEY}")
+    connected(process, port).close()
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    told = iter(process.stderr.readline, "")
+    assert any("Ctrl-C again stops at once" in line for line in told)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+
+
 def test_what_cannot_be_is_refused_before_an_engine_starts(started: Started) -> None:
     def refusal(*options: str) -> str:
         process = started("-m", "autellix", "serve", *options)
@@ -126,6 +147,7 @@ def test_what_cannot_be_is_refused_before_an_engine_starts(started: Started) -> 
     assert "who may use the server must be said" in refusal("--host", "0.0.0.0")
     assert "belong together" in refusal("--tls-cert", __file__)
     assert "no certificate with its key" in refusal("--tls-cert", __file__, "--tls-key", __file__)
+    assert "--host is an address of this machine" in refusal("--host", "")
     assert "holds no keys" in refusal("--host", "0.0.0.0", "--keys-file", "/dev/null")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -189,6 +189,12 @@ def test_a_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     assert Keys.of_file(file).tenant_of(ALICE.encode()) == Tenant(name="alice")
 
 
+def test_keys_that_cannot_be_read_are_told_with_the_mend(tmp_path: Path) -> None:
+    for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
+        with pytest.raises(SettingsError, match=f"{why}.*Give a text file of your own"):
+            Keys.of_file(path)
+
+
 def test_a_request_that_a_web_page_could_send_is_refused(engine_host: EngineHost) -> None:
     with serving(engine_host) as server:
         http = Client(server).http
