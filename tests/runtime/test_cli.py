@@ -67,7 +67,7 @@ def test_every_option_of_every_command_has_a_variable() -> None:
     assert variables["autellix trace show --json"] == "AUTELLIX_JSON"
 
 
-def test_an_option_without_a_variable_of_its_own_is_set_by_its_commands(tmp_path: Path) -> None:
+def test_an_option_without_a_variable_of_its_own_is_set_by_its_commands() -> None:
     result = call("calibrate", env={"AUTELLIX_CALIBRATE_NAME": " "})
     assert result.exit_code == 2
     assert "--name is empty; leave it out" in result.stderr

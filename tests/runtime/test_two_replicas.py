@@ -9,12 +9,14 @@ import resource
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from autellix import ChatAutellix
 from autellix.runtime.engine_host import EngineHost
@@ -27,6 +29,7 @@ from autellix.runtime.settings import Settings
 from autellix.tracing.show import replica_lines
 from autellix.tracing.trace_fields import trace_from_document
 from tests.conftest import run_on
+from tests.runtime.serve_client import Client, serving
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +41,7 @@ KILLS = 10
 def two_replicas() -> Iterator[EngineHost]:
     arguments = {"max_num_seqs": 16, "max_model_len": 1024}
     settings = Settings(quiet=True, replicas=2, balancer="least-used", engine_args=arguments)
-    host = EngineHost.start(settings, restarts=Restarts(stall_s=5.0))
+    host = EngineHost.start(settings, restarts=Restarts(stall_s=5.0), metrics=True)
     cores = {core(slot) for slot in host.engine.slots}
     yield host
     cores |= {core(slot) for slot in host.engine.slots}
@@ -100,6 +103,36 @@ async def programs(count: int, **settings: Any) -> list[str]:
         return first.text + "".join(second)
 
     return await asyncio.gather(*(program(number) for number in range(count)))
+
+
+def test_the_metrics_of_a_server_have_both(two_replicas: EngineHost) -> None:
+    asyncio.run(until_all_serve(two_replicas))
+    with serving(two_replicas) as server:
+
+        def finished() -> dict[str, float]:
+            """Calls that vLLM and we have counted, by replica."""
+            page = Client(server).http.get("/metrics").text
+            found = {"0": 0.0, "1": 0.0, "ours": 0.0}
+            for family in text_string_to_metric_families(page):
+                for sample in family.samples:
+                    if sample.name == "vllm:request_success_total":
+                        found[sample.labels["engine"]] += sample.value
+                    if sample.name == "autellix_calls_total":
+                        found["ours"] += sample.value
+                    if sample.name == "autellix_replica_up":
+                        assert sample.value == 1
+            return found
+
+        def ask(number: int) -> None:
+            assert Client(server).chat(f"session-{number}").status_code == 200
+
+        before = finished()
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(ask, range(8)))
+        grown = {key: value - before[key] for key, value in finished().items()}
+    assert grown["ours"] == 8
+    assert grown["0"] + grown["1"] == 8
+    assert min(grown["0"], grown["1"]) > 0
 
 
 def test_calls_are_spread_over_both(two_replicas: EngineHost, run: Session) -> None:
