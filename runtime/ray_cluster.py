@@ -18,6 +18,7 @@ from autellix.errors import EngineStartError, SettingsError, VersionError
 from .cluster_room import Need, Node, fitting, shortage
 from .machine import cores
 from .ray_actor import ReplicaActor
+from .ray_head import watch_head
 from .ray_names import (
     AuthenticationError,
     PlacementGroup,
@@ -126,6 +127,8 @@ class RayCluster:
 
     def __init__(self, connection: Connection | None) -> None:
         self._connection = connection
+        head = ray.get_runtime_context().gcs_address
+        self._watch = asyncio.create_task(watch_head(head), name="the head of the cluster")
 
     @classmethod
     async def connect(cls, address: str | None, *, debug: bool) -> RayCluster:
@@ -253,6 +256,8 @@ class RayCluster:
 
     def close(self) -> None:
         """Disconnect, where this process has connected; a cluster of this run's own ends."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and the watch with it
+            self._watch.get_loop().call_soon_threadsafe(self._watch.cancel)
         if self._connection is not None:
             self._connection.close()
 
