@@ -5,6 +5,7 @@ Importing this module imports vLLM (seconds), so only the replica and its front 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.process import BaseProcess
@@ -102,6 +103,32 @@ def listen_to_stats(llm: AsyncLLM, listener_over: Callable[[Any], T]) -> T:
     return listener
 
 
+def questions_to(llm: AsyncLLM) -> dict[int, asyncio.Future[Any]]:
+    """What the engine core has been asked and has not answered; vLLM forgets them when it dies.
+
+    Raises:
+        VersionError: vLLM keeps them elsewhere.
+    """
+    try:
+        return cast("Any", llm.engine_core).utility_results
+    except AttributeError as cause:
+        raise VersionError(
+            f"vLLM {_installed} does not say what its engine is asked ({cause}). This release "
+            f"was tested with vLLM {TESTED}.*; install that version."
+        ) from cause
+
+
+def load_for_calls(llm: AsyncLLM) -> None:
+    """Load now what vLLM loads with an engine's first call, in the middle of others' calls.
+
+    It looks through all installed packages for plug-ins, and fails where no file can be opened.
+    """
+    prompt = {"type": "token", "prompt_token_ids": [0]}
+    llm.input_processor.process_inputs(
+        "", cast("Any", prompt), SamplingParams(max_tokens=1), supported_tasks=("generate",)
+    )
+
+
 def device_count() -> int:
     """How many GPUs this process may use; asks the driver without starting anything on one."""
     return int(cast("Any", current_platform).device_count())
@@ -135,7 +162,9 @@ __all__ = [
     "init_app_state",
     "installed_version",
     "listen_to_stats",
+    "load_for_calls",
     "make_arg_parser",
+    "questions_to",
     "renderer_from_config",
     "validate_xgrammar_grammar",
 ]

@@ -36,6 +36,8 @@ from .vllm_names import (
     VLLMClientError,
     core_processes,
     listen_to_stats,
+    load_for_calls,
+    questions_to,
 )
 
 # How long calls under way may take to hear that their engine is stopped.
@@ -56,6 +58,7 @@ class VllmReplica:
         self.model = model
         self.index = index
         self._told = listen_to_stats(llm, ToldStats)
+        self._questions = questions_to(llm)
         self._live: set[str] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -111,7 +114,9 @@ class VllmReplica:
         def construct() -> AsyncLLM:
             with place.starting(compiling=compiles(args)) as log:
                 try:
-                    return AsyncLLM.from_engine_args(args, stat_loggers=loggers)
+                    llm = AsyncLLM.from_engine_args(args, stat_loggers=loggers)
+                    load_for_calls(llm)
+                    return llm
                 except Exception as cause:
                     raise start_error(model, cause, log) from cause
                 finally:
@@ -265,7 +270,7 @@ class VllmReplica:
         if self._stopped:
             return
         self._stopped = True
-        self.llm.output_processor.propagate_error(EngineDeadError())
+        self._end_calls()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), _CALLS_END_S)
         self.llm.shutdown()
@@ -297,12 +302,19 @@ class VllmReplica:
         for core in cores:
             core.kill()
         kill_all(workers)
-        self.llm.output_processor.propagate_error(EngineDeadError())
+        self._end_calls()
         self.llm.engine_core.shutdown()
         if self.llm.output_handler is not None:
             self.llm.output_handler.cancel()
         self.llm.shutdown = _nothing
         multiprocessing.active_children()
+
+    def _end_calls(self) -> None:
+        """Those who wait for an answer hear that none comes, whatever they have asked."""
+        self.llm.output_processor.propagate_error(EngineDeadError())
+        for question in self._questions.values():
+            if not question.done():
+                question.set_exception(EngineDeadError())
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

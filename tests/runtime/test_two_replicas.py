@@ -216,6 +216,28 @@ def test_a_lost_replica_is_seen_as_lost(two_replicas: EngineHost, run: Session) 
 
 
 @pytest.mark.timeout(600)
+def test_what_a_replica_was_asked_before_it_was_killed_is_awaited_by_nobody(
+    two_replicas: EngineHost, run: Session
+) -> None:
+    slot = two_replicas.engine.slots[0]
+    replica: Any = getattr(slot.replica, "replica", slot.replica)
+
+    async def ask() -> list[Any]:
+        return await asyncio.gather(replica.abort("a call"), replica._ask("autellix_stats"))
+
+    async def asked() -> list[Any]:
+        os.kill(core(slot), signal.SIGSTOP)
+        asking = asyncio.create_task(run.loop.arun(ask()))
+        while len(replica._questions) < 2:
+            await asyncio.sleep(0.01)
+        os.kill(core(slot), signal.SIGKILL)
+        return await asking
+
+    assert asyncio.run(asked()) == [None, None]
+    asyncio.run(until_all_serve(two_replicas))
+
+
+@pytest.mark.timeout(600)
 def test_without_a_file_descriptor_left_calls_go_on_and_the_replica_comes_back_later(
     two_replicas: EngineHost, run: Session
 ) -> None:
