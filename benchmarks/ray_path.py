@@ -151,17 +151,16 @@ def a_call(number: int) -> EngineCall:
 
 
 async def round_of(replica: Any, side: Side, concurrent: int, calls: int, first: int) -> None:
-    """So many calls, so many at a time."""
-    numbers = iter(range(first, first + calls))
+    """So many calls, so many at a time; made before, since that is the front end's work."""
+    made = iter([a_call(number) for number in range(first, first + calls)])
 
     async def work() -> None:
-        for number in numbers:
-            call = a_call(number)
+        for call in made:
             began = time.monotonic()
             async for chunk in replica.generate(call):
                 now = time.monotonic()
-                there, made = map(float, chunk.output.outputs[0].text.split()[-2:])
-                side.back.append(now - made)
+                there, came = map(float, chunk.output.outputs[0].text.split()[-2:])
+                side.back.append(now - came)
             side.walls.append(time.monotonic() - began)
             side.out.append(there - began)
 
