@@ -28,7 +28,7 @@ from autellix.scheduler.tickets import Ticket
 from benchmarks.replica_place import Place, measure, pool_of, prompt_of
 
 
-async def soak(minutes: float, every_s: float) -> dict[str, Any]:
+async def soak(minutes: float, every_s: float, clients: int) -> dict[str, Any]:
     """Measure; see the module."""
     place = Place(str(resolve_model(None)), max_num_seqs=16, max_model_len=2048)
     samples: list[dict[str, float]] = []
@@ -72,11 +72,12 @@ async def soak(minutes: float, every_s: float) -> dict[str, Any]:
                 print(json.dumps(samples[-1]), flush=True)  # a run cut short leaves them too
                 await asyncio.sleep(every_s)
 
-        await asyncio.gather(sample(), *(client() for _ in range(24)))
+        await asyncio.gather(sample(), *(client() for _ in range(clients)))
         left = {"where": len(pool._where), "live": sum(len(slot.calls) for slot in pool.slots)}
     place.processes.close()
     return {
         "minutes": minutes,
+        "clients": clients,
         **counts,
         "entries_left": left,
         "own_mib_a_minute": _slope(samples, "own_mib"),
@@ -108,7 +109,8 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--every", type=float, default=10.0, help="seconds between samples")
-    measure(parser, lambda options: soak(options.minutes, options.every))
+    parser.add_argument("--clients", type=int, default=24, help="calls at once")
+    measure(parser, lambda options: soak(options.minutes, options.every, options.clients))
 
 
 if __name__ == "__main__":
