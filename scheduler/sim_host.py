@@ -43,6 +43,7 @@ class HostMemory:
             vLLM's own offloading: blocks come and go by their last use alone, and what is there is
             always loaded. ``calls`` keeps the KV of preempted calls alone, as in the paper.
         load_start_s: see :class:`KvRates`.
+        fetches_ahead: whether ``programs`` loads KV before a program's next call comes.
 
     Raises:
         SettingsError: a value is impossible.
@@ -51,6 +52,7 @@ class HostMemory:
     gib: float
     tier: TierName = "programs"
     load_start_s: float = _LOAD_START_S
+    fetches_ahead: bool = True
 
     def __post_init__(self) -> None:
         if self.tier not in TIERS:

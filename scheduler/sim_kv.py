@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from .engine_model import EngineModel
+from .fetch_ahead import fetch_after_s
 from .kv_home import Home, Pressure, ReturnCost, Turnover, home
 from .prefix_cache import BlockCache, CacheNode
 from .sim_call import ReplicaCall
+from .sim_fetch import Fetches
 from .sim_host import HostKv, HostMemory
 from .sim_live import LiveProgram
 from .way_back import KvRates, WayBack, way_back
@@ -41,6 +43,7 @@ class ReplicaKv:
             decision to end, seconds.
         rates: how fast KV is made and moved.
         homes: how many programs had their KV kept, moved and dropped while they were away.
+        fetches: loads before a program's next call; None without the tier of ours.
     """
 
     def __init__(
@@ -60,9 +63,12 @@ class ReplicaKv:
         self._prefix_cache = prefix_cache
         self._tier = memory.tier if memory is not None and prefix_cache else None
         self.host: HostKv | None = None
+        self.fetches: Fetches | None = None
         load_s, start_s = math.inf, 0.0
         if memory is not None and prefix_cache:
             self.host = HostKv(memory.blocks(model))
+            if memory.tier == "programs" and memory.fetches_ahead:
+                self.fetches = Fetches(self.cache, self.host)
             load_s = model.kv_bytes_per_token / model.link_bytes_per_s
             start_s = memory.load_start_s
         self.rates = KvRates(prefill_s=model.step.b, load_s=load_s, load_start_s=start_s)
@@ -94,6 +100,10 @@ class ReplicaKv:
         known = min(call.known_tokens, context)
         lost, again = max(0, known - hit * self._size), max(0, known - hit_tokens)
         if call.cached_tokens < 0:
+            if self.fetches is not None:
+                brought = self.fetches.found(call.program.spec.name, hit) * self._size
+                call.loaded_tokens += brought
+                lost += brought
             call.cached_tokens = hit_tokens
             self.cached_tokens += hit_tokens
             self.prompt_tokens += context
@@ -143,17 +153,34 @@ class ReplicaKv:
         if not back.loaded_tokens and self._tier != "vllm":
             return 0
         blocks = hosted - hit
-        link_s = self.rates.load_start_s + blocks * size * self.rates.load_s
-        self._link_free_s = max(now, self._link_free_s) + link_s
-        call.ready_s = self._link_free_s
+        call.ready_s = self._on_link(blocks, now)
         held = host.hold(program, call.tail, call.ready_s, now)
         if held is not None:
             self._held[call] = held
-        self.loads += 1
-        self.loaded_tokens += blocks * size
         self.load_wait_s += call.ready_s - now
         call.loaded_tokens += blocks * size
         return blocks
+
+    def _on_link(self, blocks: int, now: float) -> float:
+        """A load of so many blocks, behind those under way; when it ends."""
+        link_s = self.rates.load_start_s + blocks * self._size * self.rates.load_s
+        self._link_free_s = max(now, self._link_free_s) + link_s
+        self.loads += 1
+        self.loaded_tokens += blocks * self._size
+        return self._link_free_s
+
+    def fetch(self, spare: int, now: float) -> None:
+        """Begin the loads ahead that were asked for, with blocks that nobody wants soon."""
+        if self.fetches is None:
+            return
+        self.fetches.settle(now)
+        for program, tail in self.fetches.take_asked().items():
+            if self._link_free_s > now:
+                return  # a call's own load goes first
+            blocks = self.fetches.begin(program, tail, spare)
+            if blocks:
+                spare -= blocks
+                self.fetches.ends(program, tail, self._on_link(blocks, now), now)
 
     def loaded(self, call: ReplicaCall) -> None:
         """The call's load has ended."""
@@ -185,16 +212,19 @@ class ReplicaKv:
         absence_s: Sequence[float],
         context: int,
         now: float,
-    ) -> None:
+    ) -> float:
         """A program is in a tool; its KV stays where that is cheapest, under the tier of ours.
 
         Args:
             where: index of this replica.
             absence_s: quantiles of how long such tools take, seconds.
             context: tokens that its next call needs again.
+
+        Returns:
+            After how long its KV is to be loaded if it is still away, seconds; infinite for never.
         """
         if self.host is None or self._tier != "programs":
-            return
+            return math.inf
         load_s = self.rates.load_start_s + context * self.rates.load_s
         cost = ReturnCost(load_s=load_s, compute_s=context * self.rates.prefill_s)
         cache = self.cache
@@ -208,11 +238,16 @@ class ReplicaKv:
         elif chosen == "drop":
             self.host.age(name)
             self.cache.age(program.nodes[where])
+        if self.fetches is None or chosen == "drop":
+            return math.inf
+        return fetch_after_s(absence_s, min(cost.load_s, cost.compute_s), device_s)
 
     def back(self, program: LiveProgram) -> None:
         """The program is back: its KV goes in its turn again."""
         if self.host is not None and self._tier == "programs" and not program.outstanding:
             self.host.unpin(program.spec.name)
+            if self.fetches is not None:
+                self.fetches.back(program.spec.name)
 
     def program_ended(self, program: LiveProgram, where: int) -> None:
         """A program is over: with the tier of ours its KV is free at once."""
@@ -221,6 +256,8 @@ class ReplicaKv:
         self.host.drop(program.spec.name)
         if self._tier == "programs":
             self.cache.drop(program.nodes[where])
+            if self.fetches is not None:
+                self.fetches.forget(program.spec.name)
 
     def _leave(self, call: ReplicaCall, computed: int) -> None:
         """Take the call's blocks back; what other calls may use stays in the cache."""

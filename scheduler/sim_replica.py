@@ -78,6 +78,8 @@ class Replica:
         self._interval = config.policy_interval if self.core.policy.multilevel else 0
         self._order = order
         self._longest = longest_stretch
+        # Blocks that may be taken before the policy runs again.
+        self._soon_wanted = config.policy_interval * model.token_budget // model.block_tokens
         self._incoming: list[ReplicaCall] = []
         self.calls: dict[str, ReplicaCall] = {}
         self._waiting: list[tuple[float, int, ReplicaCall]] = []
@@ -142,16 +144,19 @@ class Replica:
                 self._enter(call, now)
             self._incoming.clear()
         if not self.calls:
+            self.kv.fetch(self.kv.cache.available, now)
             self.ends_s = math.inf
             return math.inf
         hidden: list[ReplicaCall] = []
         if self._interval and self.steps % self._interval == 0:
             hidden = self._run_policy(now)
+        if self.kv.fetches is not None:
+            self.kv.fetches.settle(now)
         short = self._room_to_generate(now)
         self._loaded(now)
         self._chunks = self._chunks_begun()
-        if not short:
-            self._admit(now)
+        if not short and self._admit(now):
+            self.kv.fetch(self.kv.cache.available - self._soon_wanted, now)
         for call in hidden:
             self._wait(call)
         if not self.running:
@@ -284,12 +289,16 @@ class Replica:
         self.running[call] = None
         self._joining.append(call.live)
 
-    def _admit(self, now: float) -> None:
-        """Seats for waiting calls, best first, until one does not fit."""
+    def _admit(self, now: float) -> bool:
+        """Seats for waiting calls, best first, until one does not fit.
+
+        Returns:
+            Whether none was refused for want of blocks.
+        """
         seats = self.model.seats - len(self.running) - len(self._loads)
         waiting = self._waiting
         if seats < 1 or not waiting:
-            return
+            return True
         budget = self.model.token_budget - self._generation.calls - sum(self._chunks)
         while waiting and seats > 0 and budget > 0:
             rank, _, call = waiting[0]
@@ -300,7 +309,7 @@ class Replica:
                 heappop(waiting)
                 continue
             if not self.kv.admit(call, now):
-                return
+                return False
             heappop(waiting)
             seats -= 1
             if call.ready_s > now:
@@ -311,6 +320,7 @@ class Replica:
             budget -= chunk
             self._chunks.append(chunk)
             self._join(call)
+        return True
 
     def _stop(self, call: ReplicaCall, now: float, reason: str) -> None:
         """A running call loses its seat and its blocks."""
@@ -405,6 +415,9 @@ class Replica:
             most = min(most, end - self.steps)
         if self._loads:
             most = self._series.until(self._loads[0][0] - now, most)
+        fetches = self.kv.fetches
+        if fetches is not None and fetches.next_end_s < math.inf:
+            most = self._series.until(fetches.next_end_s - now, most)
         if most > 1:
             most = self._generation.steps_with_room(self.steps, most, self.kv.cache.available)
         if self._interval and most > 1:

@@ -52,7 +52,7 @@ from .tool_times import ToolTimes
 
 __all__ = ["CallRecord", "ProgramRecord", "SimResult", "Simulation"]
 
-_TOLD, _ARRIVAL, _READY, _STEP, _GATE = range(5)
+_TOLD, _ARRIVAL, _READY, _STEP, _GATE, _FETCH = range(6)
 
 
 class Simulation:
@@ -169,6 +169,8 @@ class Simulation:
                     for ended in replica.complete(now):
                         self._tell(ended, now, index)
                     self._plan(replica, index, now)
+            elif kind == _FETCH and program is not None:
+                self._fetch(program, index, now)
             elif program is not None:
                 self._submit(program, index, now)
             elif kind == _TOLD:
@@ -227,13 +229,13 @@ class Simulation:
     def _ready(self, program: LiveProgram, index: int, now: float) -> None:
         tool_s = program.spec.calls[index].tool_s
         if tool_s:
-            self._away(program, index, now)
+            self._away(program, index, now, tool_s)
             self._tool_times.add(program.spec.kind, tool_s)
             heappush(self._events, (now + tool_s, _READY, next(self._ties), program, index))
         else:
             self._submit(program, index, now)
 
-    def _away(self, program: LiveProgram, index: int, now: float) -> None:
+    def _away(self, program: LiveProgram, index: int, now: float, tool_s: float) -> None:
         """A program goes into a tool: the host tiers hear of it, unless calls of it run."""
         if self._memory is None or program.outstanding:
             return
@@ -241,7 +243,24 @@ class Simulation:
         context = program.spec.calls[index].shared_prefix_tokens
         for where, replica in enumerate(self.replicas):
             if program.nodes[where]:
-                replica.kv.away(program, where, absence_s, context, now)
+                after_s = replica.kv.away(program, where, absence_s, context, now)
+                if after_s < tool_s:  # else it is back by then
+                    due_s = now + after_s
+                    heappush(self._events, (due_s, _FETCH, next(self._ties), program, index))
+
+    def _fetch(self, program: LiveProgram, index: int, now: float) -> None:
+        """A program that is away has its KV loaded where it was last."""
+        parents = program.spec.calls[index].parents
+        if program.outstanding or not parents:
+            return
+        tree = program.spec.tree(self.model.block_tokens)
+        tail = tree.tails[parents[-1]]
+        for where, replica in enumerate(self.replicas):
+            node = program.nodes[where][tail] if program.nodes[where] and tail >= 0 else None
+            if node is not None and replica.kv.fetches is not None:
+                replica.kv.fetches.ask(program.spec.name, node)
+                if replica.wake(now):
+                    heappush(self._events, (replica.ends_s, _STEP, next(self._ties), None, where))
 
     def _submit(self, program: LiveProgram, index: int, now: float) -> None:
         """A call is ready: it goes to a replica."""
