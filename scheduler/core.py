@@ -62,6 +62,7 @@ class Scheduler:
         levels: bounds and quanta as they are now.
         calls: live calls by key, oldest first.
         preemptions, promotions, demotions: totals since the start.
+        dispatch_same: as :meth:`dispatch` with nobody who joins or drops out; takes the time.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -87,6 +88,8 @@ class Scheduler:
         self._preemption = Preemption(config, self._waiting, self._running, self._clock)
         self._tenants = TenantShares()
         self._seated = 0
+        # The step whose batch is the one before is the usual one.
+        self.dispatch_same = self._clock.dispatch_same
 
     # What the engine tells.
 
@@ -148,7 +151,8 @@ class Scheduler:
         """
         step_s = self._clock.charge(now)
         if step_s:
-            self._tenants.charge(step_s)
+            if self._tenants.several:
+                self._tenants.charge(step_s)
             if steps == 1:
                 self._typical.add(step_s)
             else:
@@ -190,6 +194,18 @@ class Scheduler:
         Raises:
             ValueError: it has left before.
         """
+        service_s, wait_s = self.end(call, now, reason)
+        return call.receipt(
+            service_s=service_s,
+            wait_s=wait_s,
+            replica=self.config.replica,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            output_tokens=output_tokens,
+        )
+
+    def end(self, call: LiveCall, now: float, reason: str) -> tuple[float, float]:
+        """As :meth:`leave`, without making a receipt of it: service and wait, seconds."""
         if call.gone:
             raise ValueError(f"call {call.key!r} has left already; its receipt was given then")
         wait_s = self.wait(call, now)
@@ -201,14 +217,7 @@ class Scheduler:
         del self.calls[call.key]
         call.log(now, "leave", reason)
         self._promotions.leave(call, wait_s, service_s, now)
-        return call.receipt(
-            service_s=service_s,
-            wait_s=wait_s,
-            replica=self.config.replica,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
-            output_tokens=output_tokens,
-        )
+        return service_s, wait_s
 
     # What the policy does.
 
@@ -356,26 +365,28 @@ class Scheduler:
 
     def _seat(self, call: LiveCall, now: float) -> None:
         before_s = call.waited_s
-        if not self._clock.in_flight(call):
-            call.waited_s = self.wait(call, now)
+        if not call.started:
+            call.waited_s = max(now - call.waiting_since_s, 0.0)
+        else:
+            if not self._clock.in_flight(call):
+                call.waited_s = self.wait(call, now)
+            call.seat_service_s = self._clock.service(call)
         call.seated = True
         self._tenants.seat(call.tenant)
         self._seated += 1
-        call.seat_service_s = self._clock.service(call)
         del self._waiting[call.level][call]
         self._running[call.level][call] = None
         cause = ("waited {:.3g} s", call.waited_s - before_s)
         call.log(now, "resume" if call.started else "dispatch", cause)
         call.started = True
 
-    @property
     def _lead_s(self) -> float:
         """By how much a tenant may be ahead, seconds: a quantum of the best level for each seat."""
         return self.config.quantum_steps * self.typical_step_s * max(self._seated, 1)
 
     def _follow_shares(self) -> list[LiveCall]:
         """The calls of tenants that have come to be ahead, or are so no more."""
-        moved = [call for tenant in self._tenants.review(self._lead_s) for call in tenant.calls]
+        moved = [call for tenant in self._tenants.review(self._lead_s()) for call in tenant.calls]
         for call in moved:
             call.rank ^= 1 << _AHEAD_SHIFT
         return moved

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from .tickets import Receipt
+from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -42,27 +41,18 @@ class KvCosts:
         cost.recomputed_tokens += max(cost.lost_tokens - found_tokens, 0)
         cost.lost_tokens = 0
 
-    def on_receipt(self, request_id: str, receipt: Receipt) -> Receipt:
-        """The receipt with what the request has cost, which is forgotten."""
+    def ends(self, request_id: str) -> tuple[int, int]:
+        """Tokens that the request loaded and that it computed again; they are forgotten."""
         cost = self._costs.pop(request_id, None)
-        if cost is None:
-            return receipt
-        return replace(
-            receipt,
-            swapped_in_tokens=cost.swapped_in_tokens,
-            recomputed_tokens=cost.recomputed_tokens,
-        )
+        return (0, 0) if cost is None else (cost.swapped_in_tokens, cost.recomputed_tokens)
 
 
-def merged(first: Receipt | None, second: Receipt) -> Receipt:
-    """The receipt of a call that was several requests."""
+def merged(first: dict[str, Any] | None, second: dict[str, Any]) -> dict[str, Any]:
+    """The receipt of a call that was several requests; receipts as plain types."""
     if first is None:
         return second
-    longest = max(first, second, key=lambda receipt: receipt.service_s + receipt.wait_s)
-    return replace(
-        longest,
-        preemptions=first.preemptions + second.preemptions,
-        output_tokens=first.output_tokens + second.output_tokens,
-        swapped_in_tokens=first.swapped_in_tokens + second.swapped_in_tokens,
-        recomputed_tokens=first.recomputed_tokens + second.recomputed_tokens,
-    )
+    longest = max(first, second, key=lambda receipt: receipt["service_s"] + receipt["wait_s"])
+    return longest | {name: first[name] + second[name] for name in _SUMMED}
+
+
+_SUMMED = ("preemptions", "output_tokens", "swapped_in_tokens", "recomputed_tokens")

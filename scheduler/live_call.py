@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .tickets import Cause, Decision, DecisionKind, Receipt, Ticket
 
@@ -137,6 +137,35 @@ class LiveCall:
         if len(log) == self._kept:
             del log[self._kept // 2]
         log.append((at_s, kind, self.level + 1, cause))
+
+    def wire(
+        self,
+        *,
+        service_s: float,
+        wait_s: float,
+        replica: int,
+        prompt_tokens: int,
+        cached_tokens: int,
+        output_tokens: int,
+        swapped_in_tokens: int,
+        recomputed_tokens: int,
+    ) -> dict[str, Any]:
+        """What :meth:`receipt` gives as plain types, as ``Receipt.from_wire`` reads them."""
+        return {
+            "program": self.ticket.program,
+            "call": self.ticket.call,
+            "service_s": service_s,
+            "wait_s": wait_s,
+            "levels": self.levels,
+            "preemptions": self.preemptions,
+            "prompt_tokens": prompt_tokens,
+            "cached_tokens": cached_tokens,
+            "output_tokens": output_tokens,
+            "swapped_in_tokens": swapped_in_tokens,
+            "recomputed_tokens": recomputed_tokens,
+            "replica": replica,
+            "decisions": self._log,
+        }
 
     def receipt(
         self,

@@ -55,12 +55,15 @@ class Promotions:
             expected_s: service that its place stands for: a program that has not begun is judged by
                 that, or any wait would be too long for it.
         """
+        # No program has taken less than the chain that leads to its new call.
+        service_s = max(ticket.program_service_s, ticket.attained_s, expected_s)
         program = self.programs.get(ticket.program)
         if program is None:
             program = self.programs[ticket.program] = ProgramTotals()
-        # A ticket may not know yet what ended here, nor do we know what ended elsewhere; and no
-        # program has taken less than the chain that leads to its new call.
-        service_s = max(ticket.program_service_s, ticket.attained_s, expected_s)
+            program.service_s = service_s
+            program.wait_s = ticket.program_wait_s
+            return program
+        # A ticket may not know yet what ended here, nor do we know what ended elsewhere.
         self._raise(
             program,
             max(ticket.program_wait_s - program.wait_s, 0.0),

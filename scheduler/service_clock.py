@@ -60,15 +60,19 @@ class ServiceClock:
         self, joining: Sequence[LiveCall], dropping: Sequence[LiveCall], now: float
     ) -> None:
         """A step goes out whose batch is the one before, plus ``joining``, minus ``dropping``."""
-        if joining or dropping:
-            for call in dropping:
-                call.in_batch = False
-                call.last_step = self._dispatched
-            for call in joining:
-                call.in_batch = True
-            self.batch_size += len(joining) - len(dropping)
+        for call in dropping:
+            call.in_batch = False
+            call.last_step = self._dispatched
+        for call in joining:
+            call.in_batch = True
+        self.batch_size += len(joining) - len(dropping)
         self._dispatched += 1
         self._steps.append((now, joining, dropping, self.batch_size))
+
+    def dispatch_same(self, now: float) -> None:
+        """A step goes out whose batch is the one before."""
+        self._dispatched += 1
+        self._steps.append((now, (), (), self.batch_size))
 
     def charge(self, now: float) -> float:
         """The oldest step in flight has given its output: its duration, 0 if it had no calls."""
@@ -121,10 +125,11 @@ class ServiceClock:
     def grant(self, call: LiveCall, quantum_s: float) -> None:
         """From now on the call may take that much, seconds; then :meth:`due` returns it."""
         call.quantum_s = quantum_s
-        call.quantum_end_s = self.service(call) + quantum_s
         if call.joined_s is None:
+            call.quantum_end_s = call.served_s + quantum_s
             call.alarm = math.inf
         else:
+            call.quantum_end_s = self.service(call) + quantum_s
             self._arm(call)
 
     def due(self) -> list[LiveCall]:

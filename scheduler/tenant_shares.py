@@ -18,8 +18,12 @@ With a single tenant there is nothing to count, and nothing is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .live_call import LiveCall
 from .tickets import Ticket
+
+Lead = Callable[[], float]
 
 
 class TenantLoad:
@@ -45,36 +49,40 @@ class TenantLoad:
 
 
 class TenantShares:
-    """Counts what tenants have had, and tells who is ahead."""
+    """Counts what tenants have had, and tells who is ahead.
+
+    Attributes:
+        several: whether there is more than one tenant.
+    """
 
     def __init__(self) -> None:
+        self.several = False
         self._tenants: dict[str, TenantLoad] = {}
-
-    @property
-    def several(self) -> bool:
-        """Whether there is more than one tenant."""
-        return len(self._tenants) > 1
 
     @property
     def contested(self) -> bool:
         """Whether calls of several tenants wait."""
         return self.several and sum(t.waiting > 0 for t in self._tenants.values()) > 1
 
-    def arrive(self, call: LiveCall, ticket: Ticket, lead_s: float) -> TenantLoad:
+    def arrive(self, call: LiveCall, ticket: Ticket, lead_s: Lead) -> TenantLoad:
         """A call comes, without a seat; its tenant.
 
         Args:
-            lead_s: by how much a tenant may be ahead, seconds.
+            lead_s: says by how much a tenant may be ahead, seconds; asked where there are several.
         """
         tenant = self._tenants.get(ticket.tenant)
         if tenant is None:
             tenant = TenantLoad(ticket.tenant, ticket.share)
             least_s = self._least_s(tenant)
-            tenant.had_s = 0.0 if least_s is None else least_s - lead_s
+            tenant.had_s = 0.0 if least_s is None else least_s - lead_s()
             self._tenants[ticket.tenant] = tenant
+            self.several = len(self._tenants) > 1
         tenant.share = ticket.share
         tenant.calls[call] = None
-        self._begins_to_wait(tenant, lead_s)
+        if self.several:
+            self._begins_to_wait(tenant, lead_s)
+        else:
+            tenant.waiting += 1
         return tenant
 
     def seat(self, tenant: TenantLoad) -> None:
@@ -82,7 +90,7 @@ class TenantShares:
         tenant.waiting -= 1
         tenant.seated += 1
 
-    def unseat(self, tenant: TenantLoad, lead_s: float) -> None:
+    def unseat(self, tenant: TenantLoad, lead_s: Lead) -> None:
         """One of its calls has lost its seat and waits again."""
         tenant.seated -= 1
         self._begins_to_wait(tenant, lead_s)
@@ -123,12 +131,12 @@ class TenantShares:
             seated = sum(call.seated for call in tenant.calls)
             assert (tenant.seated, tenant.waiting) == (seated, len(tenant.calls) - seated)
 
-    def _begins_to_wait(self, tenant: TenantLoad, lead_s: float) -> None:
+    def _begins_to_wait(self, tenant: TenantLoad, lead_s: Lead) -> None:
         tenant.waiting += 1
         if tenant.waiting == 1 and self.several:
             least_s = self._least_s(tenant)
             if least_s is not None:
-                tenant.had_s = max(tenant.had_s, least_s - lead_s)
+                tenant.had_s = max(tenant.had_s, least_s - lead_s())
 
     def _least_s(self, but: TenantLoad) -> float | None:
         """What the least served of the others has had that wait, or else have seats, seconds."""

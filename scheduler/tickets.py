@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal, NamedTuple, Self
 
 _PREFIX = "autellix_"
@@ -59,12 +59,28 @@ class Ticket:
         """Read a ticket back; None where there is none (a call from outside)."""
         if not flat or _TICKET_KEYS["call"] not in flat:
             return None
-        values = {name: flat[key] for name, key in _TICKET_KEYS.items() if key in flat}
-        values["course"] = tuple(values.get("course", ()))
-        return cls(**values)
+        try:
+            values = _TICKET_VALUES(flat)
+        except KeyError:  # what is left out has its default
+            some = {name: flat[key] for name, key in _TICKET_KEYS.items() if key in flat}
+            some["course"] = tuple(some.get("course", ()))
+            return cls(**some)
+        return cls(
+            program=values[0],
+            call=values[1],
+            attained_s=values[2],
+            program_service_s=values[3],
+            program_wait_s=values[4],
+            prompt_tokens=values[5],
+            program_number=values[6],
+            course=tuple(values[7]),
+            tenant=values[8],
+            share=values[9],
+        )
 
 
 _TICKET_KEYS = {f.name: _PREFIX + f.name for f in fields(Ticket)}
+_TICKET_VALUES = itemgetter(*_TICKET_KEYS.values())
 
 
 # Words, or a template for str.format and what goes in. The engine has no time to make words of it.

@@ -54,7 +54,7 @@ from .kv_costs import KvCosts, merged
 from .live_call import LiveCall
 from .prefill_rate import LEAST_PROMPT_TOKENS, PrefillRate
 from .rank_queue import RankQueue
-from .tickets import Receipt, Ticket
+from .tickets import Ticket
 from .victims import Victim
 from .vllm_host_tier import TierSide
 from .vllm_kv_home import KvHomes
@@ -103,8 +103,9 @@ class ProgramScheduler(TellingScheduler):
         )
         self.kv_homes = KvHomes(self)
         self._requests_of: dict[str, int] = {}
-        self._parts: dict[str, Receipt] = {}
-        self._receipts: OrderedDict[str, Receipt] = OrderedDict()
+        # Receipts as plain types: of calls that are several requests so far, and of the last calls.
+        self._parts: dict[str, dict[str, Any]] = {}
+        self._receipts: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self._queue: RankQueue[Request] = RankQueue()
         self.waiting = cast("RequestQueue", self._queue)
 
@@ -145,7 +146,7 @@ class ProgramScheduler(TellingScheduler):
             for request in hidden:
                 self.waiting.prepend_request(request)
         if not self._dropped and output.num_scheduled_tokens.keys() == self._batch.keys():
-            self.core.dispatch((), (), self.now())
+            self.core.dispatch_same(self.now())
         else:
             self._dispatch_changed(output)
         return output
@@ -155,12 +156,12 @@ class ProgramScheduler(TellingScheduler):
     ) -> dict[int, EngineCoreOutputs]:
         """Charge the step, then let vLLM take the tokens."""
         step_s = self.core.charge(self.now())
+        tokens = scheduler_output.total_num_scheduled_tokens
+        self.kv_homes.computed_tokens += tokens
         # Each call in the batch but those with a prompt to compute has one token.
-        calls = len(scheduler_output.num_scheduled_tokens)
-        prompt_tokens = scheduler_output.total_num_scheduled_tokens - calls
+        prompt_tokens = tokens - len(scheduler_output.num_scheduled_tokens)
         if prompt_tokens >= LEAST_PROMPT_TOKENS:
             self.prefill_rate.add(prompt_tokens, step_s, self.core.typical_step_s)
-        self.kv_homes.stepped(scheduler_output.total_num_scheduled_tokens)
         if self.tier is not None:
             self.tier.observe(model_runner_output.kv_connector_output)
         return super().update_from_output(scheduler_output, model_runner_output)
@@ -183,21 +184,24 @@ class ProgramScheduler(TellingScheduler):
     ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """A request has ended, one way or the other."""
         call = self.core.calls.get(request.request_id)
-        receipt = None if call is None else self._leave(call, request)
-        if call is not None:
-            aborted = request.status == RequestStatus.FINISHED_ABORTED
-            self.kv_homes.call_ends(call.ticket.program, request.request_id, aborted=aborted)
+        if call is None:
+            return super()._free_request(request, delay_free_blocks)
+        receipt = self._leave(call, request)
+        program = call.ticket.program
+        # Of a call that was given up nothing is kept, and one without a ticket is a program that
+        # nobody says is over.
+        if request.status != RequestStatus.FINISHED_ABORTED and program != call.key:
+            self.kv_homes.call_ends(program, request.block_hashes)
         params, encoder_params = super()._free_request(request, delay_free_blocks)
-        if receipt is not None:
-            params = {**(params or {}), RECEIPT_KEY: receipt.to_wire()}
-        return params, encoder_params
+        if params is None:
+            return {RECEIPT_KEY: receipt}, encoder_params
+        return {**params, RECEIPT_KEY: receipt}, encoder_params
 
     # What the front asks for.
 
     def autellix_receipt(self, call_id: str) -> dict[str, Any] | None:
         """The receipt, as plain types, of one of the last calls that ended; None for others."""
-        receipt = self._receipts.get(call_id)
-        return None if receipt is None else receipt.to_wire()
+        return self._receipts.get(call_id)
 
     def autellix_stats(self) -> dict[str, Any]:
         """The replica's state now; the names are those of the runtime's ``EngineStats``."""
@@ -320,20 +324,25 @@ class ProgramScheduler(TellingScheduler):
         if self._batch.pop(call.key, None) is not None:
             self._dropped.append(call)
 
-    def _leave(self, call: LiveCall, request: Request) -> Receipt:
+    def _leave(self, call: LiveCall, request: Request) -> dict[str, Any]:
+        """A call leaves the core; its receipt as plain types."""
         self._drop(call)
-        receipt = self.core.leave(
-            call,
-            self.now(),
-            reason=str(request.get_finished_reason()),
-            prompt_tokens=request.num_prompt_tokens,
-            cached_tokens=self._cached_tokens.pop(call.key, 0),
-            output_tokens=request.num_output_tokens,
-        )
+        core, key = self.core, call.key
+        service_s, wait_s = core.end(call, self.now(), str(request.get_finished_reason()))
         if self.tier is not None:
-            self.tier.ends(call.key, call.ticket.program)
-        receipt = self._costs.on_receipt(call.key, receipt)
-        call_id = receipt.call
+            self.tier.ends(key, call.ticket.program)
+        swapped_in_tokens, recomputed_tokens = self._costs.ends(key)
+        receipt = call.wire(
+            service_s=service_s,
+            wait_s=wait_s,
+            replica=core.config.replica,
+            prompt_tokens=request.num_prompt_tokens,
+            cached_tokens=self._cached_tokens.pop(key, 0),
+            output_tokens=request.num_output_tokens,
+            swapped_in_tokens=swapped_in_tokens,
+            recomputed_tokens=recomputed_tokens,
+        )
+        call_id = call.ticket.call
         others = self._requests_of.pop(call_id) - 1
         if others or call_id in self._parts:
             receipt = merged(self._parts.pop(call_id, None), receipt)

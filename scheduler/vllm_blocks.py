@@ -1,21 +1,30 @@
-"""Whose cached blocks are whose on the device, so that those of an ended program are taken first.
+"""Whose cached KV is whose on the device, so that an ended program's goes first.
 
 vLLM frees the blocks of a call that ends and goes on to find them by their hashes until they are
 used again, those freed longest ago first. What a program had that has ended would so stay until its
 turn comes, while contexts that are still needed go before it.
 
-A block is a program's as long as it holds what the program's call left there. One that programs
-share is freed with the last of them.
+What a program has is kept as the hashes of its blocks; vLLM's own table says which blocks hold one
+now, if any. KV that programs share is freed with the last of them.
+
+When a call ends its list of hashes is put aside, and read when somebody asks: by then a program has
+often made several calls, and the hash of a block stands for all tokens up to it, so that where the
+program has one block of a call it has all before it, and only those behind are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 
 from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import (
+    BlockHash,
+    KVCacheBlock,
+    make_block_hash_with_group_id,
+)
 
-_Owned = tuple[Any, set[str]]
+_SWEEP_FACTOR = 4
 
 
 class ProgramBlocks:
@@ -26,70 +35,101 @@ class ProgramBlocks:
     """
 
     def __init__(self, manager: KVCacheManager) -> None:
-        self._manager = manager
         self._pool = manager.block_pool
-        # Block id -> the hash it had, and the programs that have it.
-        self._owners: dict[int, _Owned] = {}
-        self._programs: dict[str, set[int]] = {}
+        self._groups = range(len(manager.kv_cache_config.kv_cache_groups))
+        # By program the hashes it has, in the order of its contexts; by hash how many have it.
+        self._hashes: dict[str, dict[BlockHash, None]] = {}
+        self._having: dict[BlockHash, int] = {}
+        self._kept = 0
+        self._sweep_at = _SWEEP_FACTOR * self._pool.num_gpu_blocks
+        # Calls that have ended whose hashes have not been read.
+        self._unread: list[tuple[str, Sequence[BlockHash]]] = []
+        self._unread_hashes = 0
 
-    def note(self, program: str, request_id: str) -> None:
-        """A call of a program is about to end: what it has in whole blocks is the program's."""
-        mine = self._programs.setdefault(program, set())
-        owners = self._owners
-        for group in self._manager.get_blocks(request_id).blocks:
-            for block in group:
-                if block.block_hash is None or block.is_null:
-                    continue
-                known = owners.get(block.block_id)
-                if known is None or known[0] != block.block_hash:
-                    owners[block.block_id] = (block.block_hash, {program})
-                else:
-                    known[1].add(program)
-                mine.add(block.block_id)
-        if not mine:
-            del self._programs[program]
+    def note(self, program: str, hashes: Sequence[BlockHash]) -> None:
+        """A call of a program has ended: what it had in whole blocks is the program's.
+
+        Args:
+            hashes: of the blocks that its tokens fill, first to last.
+        """
+        self._unread.append((program, hashes))
+        self._unread_hashes += len(hashes)
+        if self._unread_hashes > self._pool.num_gpu_blocks:
+            self._read()
 
     def tokens(self, program: str) -> int:
-        """Tokens in the blocks that the program has still, in one cache group at most."""
-        size = self._pool.hash_block_size
-        return sum(self._is_its(block_id, program) for block_id in self._mine(program)) * size
+        """Tokens in the blocks that the program has still."""
+        self._read()
+        return len(self._blocks(self._hashes.get(program, ()))) * self._pool.hash_block_size
 
     def age(self, program: str) -> int:
         """What only this program has goes first; how many blocks that are."""
-        return self._first(b for b in self._mine(program) if self._owners[b][1] == {program})
+        self._read()
+        return self._first(h for h in self._hashes.get(program, ()) if self._having[h] == 1)
 
     def forget(self, program: str) -> int:
         """The program is over: what nobody else has goes first; how many blocks that are."""
-        alone: list[int] = []
-        for block_id in self._mine(program):
-            having = self._owners[block_id][1]
-            having.discard(program)
-            if not having:
-                alone.append(block_id)
-        self._programs.pop(program, None)
-        freed = self._first(alone)
-        for block_id in alone:
-            del self._owners[block_id]
-        return freed
+        self._read()
+        mine = self._hashes.pop(program, {})
+        self._kept -= len(mine)
+        return self._first(self._drop(mine))
 
-    def _mine(self, program: str) -> list[int]:
-        mine = self._programs.get(program, ())
-        return [b for b in mine if b in self._owners and program in self._owners[b][1]]
+    def _read(self) -> None:
+        """Read what has been put aside."""
+        unread, self._unread, self._unread_hashes = self._unread, [], 0
+        having = self._having
+        for program, hashes in unread:
+            mine = self._hashes.setdefault(program, {})
+            new = bisect_left(hashes, True, key=lambda content: content not in mine) if mine else 0
+            self._kept -= len(mine)
+            for content in hashes[new:]:
+                if content not in mine:
+                    mine[content] = None
+                    having[content] = having.get(content, 0) + 1
+            self._kept += len(mine)
+        if self._kept > self._sweep_at:
+            self._sweep()
 
-    def _is_its(self, block_id: int, program: str) -> bool:
-        known = self._owners[block_id]
-        return program in known[1] and self._pool.blocks[block_id].block_hash == known[0]
+    def _blocks(self, hashes: Iterable[BlockHash]) -> list[KVCacheBlock]:
+        """The blocks that hold these now, in the order of the hashes, each once."""
+        cached, found = self._pool.cached_block_hash_to_block.get_one_block, {}
+        for content in hashes:
+            for group in self._groups:
+                block = cached(make_block_hash_with_group_id(content, group))
+                if block is not None:
+                    found[block.block_id] = block
+        return list(found.values())
 
-    def _first(self, block_ids: Iterable[int]) -> int:
-        """Blocks that hold what they held and that nobody uses are the next to be taken."""
-        blocks = [self._pool.blocks[block_id] for block_id in block_ids]
-        idle = [
-            block
-            for block in blocks
-            if block.ref_cnt == 0 and block.block_hash == self._owners[block.block_id][0]
-        ]
+    def _drop(self, hashes: Iterable[BlockHash]) -> list[BlockHash]:
+        """One program has these no more; those that nobody has."""
+        having = self._having
+        alone: list[BlockHash] = []
+        for content in hashes:
+            others = having[content] - 1
+            if others:
+                having[content] = others
+            else:
+                del having[content]
+                alone.append(content)
+        return alone
+
+    def _first(self, hashes: Iterable[BlockHash]) -> int:
+        """Blocks that hold these and that nobody uses are the next to be taken, the last first."""
+        idle = [block for block in self._blocks(hashes) if block.ref_cnt == 0]
         queue = self._pool.free_block_queue
         for block in idle:
             queue.remove(block)
-        queue.prepend_n(idle)
+        queue.prepend_n(idle[::-1])
         return len(idle)
+
+    def _sweep(self) -> None:
+        """Forget what the cache has lost; programs that are never told to be over go with it."""
+        for program, mine in list(self._hashes.items()):
+            lost = [content for content in mine if not self._blocks((content,))]
+            for content in lost:
+                del mine[content]
+            self._drop(lost)
+            self._kept -= len(lost)
+            if not mine:
+                del self._hashes[program]
+        self._sweep_at = max(2 * self._kept, _SWEEP_FACTOR * self._pool.num_gpu_blocks)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from vllm.v1.core.kv_cache_utils import BlockHash
+
 from .kv_home import Home, Pressure, ReturnCost, Turnover, home
 from .vllm_blocks import ProgramBlocks
 
@@ -24,23 +26,21 @@ class KvHomes:
 
     Args:
         scheduler: the adapter.
+
+    Attributes:
+        computed_tokens: that all steps have computed; their KV takes room. The adapter counts.
     """
 
     def __init__(self, scheduler: ProgramScheduler) -> None:
         self._scheduler = scheduler
         self._blocks = ProgramBlocks(scheduler.kv_cache_manager)
         self._turnover = Turnover()
-        self._computed_tokens = 0
+        self.computed_tokens = 0
         self._away: set[str] = set()
 
-    def stepped(self, tokens: int) -> None:
-        """A step has computed so many tokens: their KV takes room."""
-        self._computed_tokens += tokens
-
-    def call_ends(self, program: str, request_id: str, *, aborted: bool) -> None:
-        """A call is about to free its blocks; of one that was given up nothing is kept."""
-        if not aborted:
-            self._blocks.note(program, request_id)
+    def call_ends(self, program: str, hashes: Sequence[BlockHash]) -> None:
+        """A call has ended; ``hashes`` are those of the blocks that its tokens fill."""
+        self._blocks.note(program, hashes)
 
     def away(self, program: str, absence_s: Sequence[float], now: float) -> Home:
         """The program is away: decide, and do it."""
@@ -50,7 +50,7 @@ class KvHomes:
         load_s = math.inf if tier is None else tier.rates.load_s
         pool = scheduler.kv_cache_manager.block_pool
         free_tokens = pool.get_num_free_blocks() * scheduler.block_size
-        device_s = self._turnover.lasts_s(free_tokens, self._computed_tokens, now)
+        device_s = self._turnover.lasts_s(free_tokens, self.computed_tokens, now)
         # Without a host tier what the device loses is lost: the price of room is the device's.
         host_s = device_s if tier is None else tier.stays_s
         chosen = home(

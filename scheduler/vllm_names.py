@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import vllm
-from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.block_pool import BlockHashToBlockMap, BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheManager
-from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler as VllmScheduler
 from vllm.v1.request import Request
@@ -33,7 +33,9 @@ _OFFERED: tuple[tuple[type, tuple[str, ...]], ...] = (
     ),
     (KVCacheManager, ("get_blocks", "get_computed_blocks", "usage")),
     (BlockPool, ("get_num_free_blocks",)),
+    (BlockHashToBlockMap, ("get_one_block",)),
     (FreeKVCacheBlockQueue, ("prepend_n", "remove")),
+    (KVCacheBlock, ("block_id", "ref_cnt")),
 )
 _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
     (
@@ -54,11 +56,20 @@ _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
             "waiting",
         ),
     ),
-    (BlockPool, ("blocks", "free_block_queue", "hash_block_size")),
-    (KVCacheManager, ("block_pool", "watermark_blocks")),
+    (
+        BlockPool,
+        (
+            "cached_block_hash_to_block",
+            "free_block_queue",
+            "hash_block_size",
+            "num_gpu_blocks",
+        ),
+    ),
+    (KVCacheManager, ("block_pool", "kv_cache_config", "watermark_blocks")),
     (
         Request,
         (
+            "block_hashes",
             "drop_stale_output",
             "is_prefill_chunk",
             "num_computed_tokens",

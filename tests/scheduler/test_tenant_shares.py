@@ -123,3 +123,12 @@ def test_with_one_tenant_the_order_is_the_policys_alone() -> None:
         return [int(call.key[1:]) for call in sorted(core.calls.values(), key=core.rank)]
 
     assert order("") == order("somebody") == [1, 3, 0, 2]
+
+
+def test_a_tenant_that_comes_second_may_be_served_first_by_the_lead_and_no_further() -> None:
+    core = Scheduler(SchedulerConfig(policy="plas", expected_step_s=STEP_S))
+    first, second = (
+        core.arrive(Ticket(program=name, call=name, tenant=name), 0.0) for name in ("a", "b")
+    )
+    lead_s = core.config.quantum_steps * STEP_S
+    assert second.tenant.had_s == pytest.approx(first.tenant.had_s - lead_s)

@@ -76,8 +76,39 @@ def test_blocks_that_programs_share_stay_with_the_last_of_them(
     assert one.run("b", [*SHARED, *prompt(ord("b"), 24), 1]) == 40
     one.scheduler.autellix_forget("b")
     one.scheduler.autellix_forget("new")
-    assert not one.scheduler.kv_homes._blocks._owners
-    assert not one.scheduler.kv_homes._blocks._programs
+    assert not one.scheduler.kv_homes._blocks._hashes
+    assert not one.scheduler.kv_homes._blocks._having
+
+
+def test_programs_that_are_never_told_to_be_over_do_not_pile_up(
+    world: Callable[..., World],
+) -> None:
+    one = world(host_blocks=0, blocks=34)
+    for number in range(60):
+        one.run(f"p{number}", prompt(number))  # 10 blocks each, in a cache of 33
+    blocks = one.scheduler.kv_homes._blocks
+    assert blocks.tokens("none") == 0  # reads what was put aside
+    kept = sum(map(len, blocks._hashes.values()))
+    assert kept == blocks._kept == sum(blocks._having.values())
+    assert kept <= blocks._sweep_at
+    assert len(blocks._hashes) < 60
+    for program in list(blocks._hashes):
+        one.scheduler.autellix_forget(program)
+    assert not blocks._kept and not blocks._having
+
+
+def test_of_a_longer_context_only_what_is_new_is_noted(world: Callable[..., World]) -> None:
+    one = world(host_blocks=0, blocks=34)
+    context = prompt(1)
+    one.run("a", context)
+    context = [*context, *prompt(2, 20)]
+    one.run("a", context)
+    one.run("b", context[:24])  # as far as that, its own as well
+    blocks = one.scheduler.kv_homes._blocks
+    assert blocks.tokens("a") == 60
+    assert len(blocks._hashes["a"]) == 15
+    one.scheduler.autellix_forget("a")
+    assert sum(blocks._having.values()) == blocks._kept == len(blocks._hashes["b"]) == 6
 
 
 def test_what_others_have_written_since_is_not_touched(world: Callable[..., World]) -> None:
