@@ -6,7 +6,11 @@ Calls through the pool against the same calls straight to the same engines (``As
 64 at a time on two replicas, in rounds A B A B. The model has one small layer with random weights,
 so that the engines' own time hides as little as may be.
 
-- ``wall_ms``: median duration of a call, milliseconds;
+- ``added_ms``: what a call spends between its caller and ``AsyncLLM.generate``, on its way there
+  and back together, milliseconds: median and 99th percentile of the pool's calls;
+- ``wall_ms``: median duration of a call, milliseconds. Where engines and callers share few cores,
+  64 calls that each begin when another ends wait for all processor time that any of them takes:
+  there it says how many calls a second go through, not what one is delayed;
 - ``cpu_ms``: processor time of this process for a call, milliseconds;
 - ``instant_us``: what pool, balancer and gate take where the engine takes nothing, microseconds.
 """
@@ -57,6 +61,7 @@ async def overhead(calls: int, rounds: int, output_tokens: int) -> dict[str, Any
     }
     return {
         "concurrent": CONCURRENT,
+        "added_ms": {key: medians["pool"][f"added_{key}_ms"] for key in ("p50", "p99")},
         "calls": calls,
         "output_tokens": output_tokens,
         "rounds": sides,
@@ -71,6 +76,9 @@ async def _sides(
     pool: ReplicaPool, calls: int, rounds: int, output_tokens: int
 ) -> dict[str, list[dict[str, float]]]:
     llms = [bare(slot.replica).llm for slot in pool.slots]
+    stamps = Stamps()
+    for llm in llms:
+        stamps.put_on(llm)
     prompts = [prompt_of(number, 128) for number in range(calls)]
     serial = iter(range(10**9))
 
@@ -84,17 +92,55 @@ async def _sides(
     async def pooled(number: int) -> None:
         name = f"pool-{next(serial)}"
         ticket = Ticket(program=name, call=name, prompt_tokens=128)
-        async for _ in pool.generate(token_call(ticket, prompts[number], output_tokens)):
+        call, began_s = token_call(ticket, prompts[number], output_tokens), time.perf_counter()
+        async for _ in pool.generate(call):
             pass
+        stamps.ended(name, began_s)
         pool.forget(name)
 
     sides: dict[str, list[dict[str, float]]] = {"direct": [], "pool": []}
     for number in range(rounds + 1):
         for side, call in (("direct", direct), ("pool", pooled)):
             measured = await _round(calls, call)
+            if side == "pool":
+                measured |= stamps.taken()
             if number:  # the first warms up
                 sides[side].append(measured)
     return sides
+
+
+class Stamps:
+    """When calls come to ``AsyncLLM.generate``, and when it has given their last piece."""
+
+    def __init__(self) -> None:
+        self._came: dict[str, float] = {}
+        self._gave: dict[str, float] = {}
+        self._added_ms: list[float] = []
+
+    def put_on(self, llm: Any) -> None:
+        """Stamp the calls of an engine from now on."""
+        generate = llm.generate
+
+        async def stamped(
+            prompt: Any, sampling: Any, call: str, **options: Any
+        ) -> AsyncGenerator[Any, None]:
+            self._came[call] = time.perf_counter()
+            async for output in generate(prompt, sampling, call, **options):
+                self._gave[call] = time.perf_counter()
+                yield output
+
+        llm.generate = stamped
+
+    def ended(self, call: str, began_s: float) -> None:
+        """A call of the pool has ended."""
+        way_s = self._came[call] - began_s + time.perf_counter() - self._gave[call]
+        self._added_ms.append(1e3 * way_s)
+
+    def taken(self) -> dict[str, float]:
+        """Of the calls since this was asked last."""
+        p50, p99 = (statistics.quantiles(self._added_ms, n=100)[at - 1] for at in (50, 99))
+        self._came, self._gave, self._added_ms = {}, {}, []
+        return {"added_p50_ms": p50, "added_p99_ms": p99}
 
 
 async def _round(calls: int, call: Callable[[int], Awaitable[None]]) -> dict[str, float]:
