@@ -147,8 +147,10 @@ class Promotions:
                 self.review(call, now)
 
     def _sums(self, call: LiveCall, now: float) -> tuple[float, float]:
-        wait_s = self._clock.wait(call, now) - call.rule_wait_s
-        service_s = self._clock.service(call) - call.rule_service_s
+        wait_s = call.waited_s if call.seated else self._clock.wait(call, now)
+        service_s = call.served_s if call.joined_s is None else self._clock.service(call)
+        wait_s -= call.rule_wait_s
+        service_s -= call.rule_service_s
         if self._program_aware:
             wait_s += call.program.wait_s - call.program.paid_wait_s
             service_s += call.program.service_s

@@ -12,8 +12,8 @@ A request's life here:
    its queues and never while it does. Victims are hidden from vLLM for that step: it cannot stop
    and resume a request in one.
 3. vLLM fills the seats from its waiting queue at every step, so a finished call's seat is taken at
-   once. What is known to have changed is passed on to the core; that nothing else has is made sure
-   by comparing the keys, which costs next to nothing.
+   once. What is known to have changed is passed on to the core. Whether anything else has shows in
+   how many run, and at every N-th step in who they are.
 4. ``update_from_output``: the step's duration is charged before vLLM looks at the tokens, so that a
    receipt has the last step in it. The same holds with steps in flight (async scheduling): vLLM
    gives outputs in the order of dispatch.
@@ -138,14 +138,17 @@ class ProgramScheduler(TellingScheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Run the policy when its turn has come, then let vLLM make the step."""
         hidden: list[Request] = []
-        if self._interval and self.current_step % self._interval == 0:
+        turn = not self._interval or self.current_step % self._interval == 0
+        if turn and self._interval:
             hidden = self._run_policy(self.now())
         try:
             output = super().schedule(throttle_prefills)
         finally:
             for request in hidden:
                 self.waiting.prepend_request(request)
-        if not self._dropped and output.num_scheduled_tokens.keys() == self._batch.keys():
+        ran, batch = output.num_scheduled_tokens, self._batch
+        same = not self._dropped and len(ran) == len(batch) == len(self.running)
+        if same and (not turn or ran.keys() == batch.keys()):
             self.core.dispatch_same(self.now())
         else:
             self._dispatch_changed(output)
