@@ -5,7 +5,8 @@
 For every workload and load: one row a policy, the means over the seeds. What is given beside a
 policy's mean latency: against ``vllm`` (what caching and scheduling give together), against
 ``vllm-opt`` (what scheduling gives alone), as how many times lower. Where the baseline did not run
-there is a dash. Then the rates at equal latency, if the result has them. Of a result of
+there is a dash. Then the rates at equal latency, if a result has them, of all results together: a
+baseline may be in another one. Of a result of
 ``benchmarks.agreement``: one row a load and policy, the real engine beside the simulator.
 """
 
@@ -19,7 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from autellix.errors import InputError
-from benchmarks.metrics import Cell
+from benchmarks.metrics import Cell, throughput_at_equal_latency
 from benchmarks.options import run_command
 
 Row = Sequence[str]
@@ -46,8 +47,8 @@ def rendered(documents: Sequence[dict[str, Any]]) -> str:
     for name in dict.fromkeys(cell["workload"] for cell in cells):
         mine = [cell for cell in cells if cell["workload"] == name]
         parts.append(f"### {name}\n\n{_cells_table(mine)}")
-    rows = [row for document in documents for row in document["throughput_at_equal_latency"]]
-    if rows:
+    if any(document["throughput_at_equal_latency"] for document in documents):
+        rows = throughput_at_equal_latency(cells)
         parts.append(f"### Rates at equal latency\n\n{_rates_table(rows)}")
     return "\n\n".join(parts)
 

@@ -60,26 +60,42 @@ def test_a_reader_that_stops_early_sees_no_traceback(tmp_path: Path) -> None:
 
 
 def test_caching_and_scheduling_are_shown_apart() -> None:
-    def cell(policy: str, latency_s: float) -> dict[str, object]:
-        figures = dict.fromkeys(
-            ("p95_token_latency_s", "p99_token_latency_s", "mean_response_s", "makespan_s"), 1.0
-        )
-        shares = dict.fromkeys(("wait_share", "cache_hit_rate", "preemptions"), 0)
-        return {
-            **figures,
-            **shares,
-            "workload": "w",
-            "policy": policy,
-            "load": 1.2,
-            "rate": 3.0,
-            "stable": False,
-            "mean_token_latency_s": latency_s,
-        }
-
     cells = [cell("vllm", 0.6), cell("vllm-opt", 0.2), cell("atlas", 0.05)]
     text = tables.rendered([{"cells": cells, "throughput_at_equal_latency": []}])
     (row,) = [line for line in text.splitlines() if "| atlas |" in line]
     assert row.startswith("| 1.2 | atlas | 50.0 | 1,000 | 1,000 | 12.00x | 4.00x |")
+
+
+def test_rates_are_compared_with_baselines_of_other_results() -> None:
+    policies = [cell("vllm-opt", 0.01, 0.03), cell("vllm-opt", 0.03), cell("plas", 0.02)]
+    baseline = [cell("vllm", 0.1, 0.5)]
+    rows = [{"not": "read"}]
+    text = tables.rendered(
+        [
+            {"cells": policies, "throughput_at_equal_latency": rows},
+            {"cells": baseline, "throughput_at_equal_latency": []},
+        ]
+    )
+    found = [line for line in text.splitlines() if "| 5x unloaded | plas |" in line]
+    # At 5 times 0.01 s: vllm serves half of 1.25 programs a second, plas 3 or more.
+    assert ["| >= 3 | vllm | 0.625 | 4.80 |" in line for line in found] == [True, False]
+
+
+def cell(policy: str, latency_s: float, load: float = 1.2) -> dict[str, object]:
+    figures = dict.fromkeys(
+        ("p95_token_latency_s", "p99_token_latency_s", "mean_response_s", "makespan_s"), 1.0
+    )
+    shares = dict.fromkeys(("wait_share", "cache_hit_rate", "preemptions"), 0)
+    return {
+        **figures,
+        **shares,
+        "workload": "w",
+        "policy": policy,
+        "load": load,
+        "rate": 2.5 * load,
+        "stable": False,
+        "mean_token_latency_s": latency_s,
+    }
 
 
 def test_agreement_has_a_row_for_every_load_and_policy() -> None:
