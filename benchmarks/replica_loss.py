@@ -3,8 +3,10 @@
     python -m benchmarks.replica_loss --json benchmarks/results/replica_loss.json
 
 SIGKILL goes to the engine core of each of two replicas of the embedded model in turns, twenty calls
-each time. ``first_token_s``: from the kill to the next token of the first call that was on it,
-seconds; ``last_token_s``: of the last one, which waits for a seat as any other call does.
+each time. Of the calls that were on it, seconds from the kill: ``moved_s``, until the first of them
+is given to the other replica; ``first_token_s``, to the next token of any of them, after their
+prompts and answers so far were computed again, together; ``last_token_s``, to that of the last one,
+which waits for a seat as any other call does.
 """
 
 from __future__ import annotations
@@ -40,8 +42,11 @@ async def loss(kills: int) -> dict[str, Any]:
         left = len(pool._where)
     place.processes.close()
     firsts = [one["first_token_s"] for one in found]
+    moves = [one["moved_s"] for one in found]
     return {
         "kills": found,
+        "median_moved_s": statistics.median(moves),
+        "worst_moved_s": max(moves),
         "median_first_token_s": statistics.median(firsts),
         "worst_first_token_s": max(firsts),
         "answered": sum(one["answered"] for one in found),
@@ -54,10 +59,11 @@ async def loss(kills: int) -> dict[str, Any]:
 async def _killed(pool: ReplicaPool, number: int, calls: int = 20) -> dict[str, Any]:
     from autellix.runtime.vllm_names import RequestOutputKind, core_processes
 
-    victim = pool.slots[number % REPLICAS]
+    victim, other = pool.slots[number % REPLICAS], pool.slots[(number + 1) % REPLICAS]
     killed_s = float("inf")
     resumed: dict[str, float] = {}
     on_victim: set[str] = set()
+    moved: dict[str, float] = {}
     answered = 0
 
     async def one(index: int) -> None:
@@ -69,7 +75,7 @@ async def _killed(pool: ReplicaPool, number: int, calls: int = 20) -> dict[str, 
         tokens = 0
         async for chunk in pool.generate(call):
             tokens += len(chunk.output.outputs[0].token_ids)
-            if name in on_victim:
+            if name in moved:
                 resumed.setdefault(name, time.monotonic() - killed_s)
         answered += tokens == 96
         pool.forget(name)
@@ -81,14 +87,24 @@ async def _killed(pool: ReplicaPool, number: int, calls: int = 20) -> dict[str, 
     cores = [process.pid for process in core_processes(bare(victim.replica).llm) if process.pid]
     pids = [*cores, *descendants(cores)]
     on_victim |= victim.calls
+    generate = bare(other.replica).llm.generate
+
+    def generate_and_note(prompt: Any, sampling: Any, call: str, **options: Any) -> Any:
+        if call in on_victim:
+            moved[call] = time.monotonic() - killed_s
+        return generate(prompt, sampling, call, **options)
+
+    bare(other.replica).llm.generate = generate_and_note
     killed_s = time.monotonic()
     for pid in cores:
         os.kill(pid, signal.SIGKILL)
     await asyncio.gather(*asked)
+    bare(other.replica).llm.generate = generate
     return {
         "calls": calls,
         "on_the_replica": len(on_victim),
         "answered": answered,
+        "moved_s": round(min(moved.values()), 4),
         "first_token_s": round(min(resumed.values()), 4),
         "last_token_s": round(max(resumed.values()), 4),
         "pids": pids,
