@@ -138,14 +138,19 @@ class ProgramScheduler(TellingScheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Run the policy when its turn has come, then let vLLM make the step."""
         hidden: list[Request] = []
+        fetches = self.kv_homes.fetches
         turn = not self._interval or self.current_step % self._interval == 0
         if turn and self._interval:
             hidden = self._run_policy(self.now())
+        if fetches is not None:
+            fetches.before_step(self.now())
         try:
             output = super().schedule(throttle_prefills)
         finally:
             for request in hidden:
                 self.waiting.prepend_request(request)
+        if fetches is not None:
+            fetches.after_step()
         ran, batch = output.num_scheduled_tokens, self._batch
         same = not self._dropped and len(ran) == len(batch) == len(self.running)
         if same and (not turn or ran.keys() == batch.keys()):
@@ -167,7 +172,10 @@ class ProgramScheduler(TellingScheduler):
             self.prefill_rate.add(prompt_tokens, step_s, self.core.typical_step_s)
         if self.tier is not None:
             self.tier.observe(model_runner_output.kv_connector_output)
-        return super().update_from_output(scheduler_output, model_runner_output)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        if self.kv_homes.fetches is not None:
+            self.kv_homes.fetches.after_output()
+        return outputs
 
     def _preempt_request(
         self, request: Request, timestamp: float, drop_stale_output: bool = False
@@ -243,6 +251,11 @@ class ProgramScheduler(TellingScheduler):
         """
         return self.kv_homes.away(program, absence_s, self.now())
 
+    def autellix_returns(self, program: str) -> None:
+        """The tool of a program that was away has ended: its next call is a moment away."""
+        if self.kv_homes.fetches is not None:
+            self.kv_homes.fetches.at_once(program)
+
     def autellix_forget(self, program: str) -> None:
         """A program is over: what only it has of the caches is free at once."""
         self.kv_homes.forget(program)
@@ -253,6 +266,10 @@ class ProgramScheduler(TellingScheduler):
             return False
         self._configure(SchedulerConfig.from_dict(settings))
         return True
+
+    def add_fetch(self, request: Request) -> None:
+        """A request that loads KV and never runs (:mod:`.vllm_fetch`); the core knows none."""
+        super().add_request(request)
 
     # How it is done.
 
@@ -320,6 +337,8 @@ class ProgramScheduler(TellingScheduler):
         if self.tier is not None:
             loaded = self.tier.arrived(request_id)
             self.tier.let_go(call.ticket.program, request_id)
+        if self.kv_homes.fetches is not None and not call.started:
+            loaded += self.kv_homes.fetches.found(call.ticket.program, found)
         self._costs.back(request_id, found, loaded)
         return call
 
@@ -384,5 +403,5 @@ def _utility(name: str) -> Callable[..., Any]:
 
 
 # vLLM looks utility calls up by name on the engine core, in whose process this module is loaded.
-for _name in ("receipt", "stats", "configure", "away", "forget"):
+for _name in ("receipt", "stats", "configure", "away", "returns", "forget"):
     setattr(EngineCore, f"autellix_{_name}", _utility(f"autellix_{_name}"))

@@ -8,6 +8,7 @@ comes back. What is added here:
 2. What it has is loaded only where that is the sooner way (:mod:`.way_back`). While a rate has not
    been measured, and at times after that, it is loaded as vLLM would: so it is measured.
 3. A call that has lost its seat keeps its KV in the tier until it has got it back.
+4. What is fetched before a call comes (:mod:`.vllm_fetch`) is loaded or let be, never computed.
 
 Where the engine has another connector, or none, nothing of this happens.
 """
@@ -76,6 +77,7 @@ class TierSide:
         self._pins: dict[str, set[str]] = {}
         # Tokens that a call was told to load, until it runs with them.
         self._coming: dict[str, int] = {}
+        self._fetching: set[str] = set()
         self._computed_instead = 0
 
     @classmethod
@@ -109,24 +111,46 @@ class TierSide:
         """What vLLM is told of the tokens that the tier has beyond the device's (rule 2)."""
         request_id = request.request_id
         self._coming.pop(request_id, None)
+        fetches = request_id in self._fetching
+        # To vLLM "not known yet" means that the request waits: see rule 4.
+        nothing = (None, False) if fetches else (0, False)
         if not tokens:
-            return tokens, loads
+            return nothing if fetches else (tokens, loads)
         rates = self.rates
         if rates.prefill_s and rates.load_s < math.inf:
-            wait_s = rates.load_s * sum(
-                coming
-                for other, coming in self._coming.items()
-                if self._requests[other].status == RequestStatus.WAITING_FOR_REMOTE_KVS
-            )
+            wait_s = rates.load_s * self.loading_tokens
             back = way_back(
                 request.num_tokens, local_tokens, local_tokens + tokens, rates, link_wait_s=wait_s
             )
             if not back.loaded_tokens:
-                self._computed_instead += 1
-                if self._computed_instead % _LOOK_AGAIN:
-                    return 0, False
+                self._computed_instead += not fetches
+                if fetches or self._computed_instead % _LOOK_AGAIN:
+                    return nothing
         self._coming[request_id] = tokens
         return tokens, loads
+
+    @property
+    def loading_tokens(self) -> int:
+        """Tokens that are being loaded now."""
+        return sum(
+            coming
+            for request_id, coming in self._coming.items()
+            if self._requests[request_id].status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        )
+
+    def fetches(self, request_id: str, program: str) -> None:
+        """A fetch comes; before vLLM is told of it."""
+        self.tier.name_program(request_id, program)
+        self._fetching.add(request_id)
+
+    def coming(self, request_id: str) -> int:
+        """Tokens that are being loaded for a request, or were and it has no seat yet."""
+        return self._coming.get(request_id, 0)
+
+    def fetch_ends(self, request_id: str) -> None:
+        """A fetch has ended, one way or the other."""
+        self._coming.pop(request_id, None)
+        self._fetching.discard(request_id)
 
     def comes(self, request_id: str, program: str) -> None:
         """A call of a program comes; before vLLM is told of it."""

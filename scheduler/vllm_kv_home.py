@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from vllm.v1.core.kv_cache_utils import BlockHash
 
+from .fetch_ahead import fetch_after_s
 from .kv_home import Home, Pressure, ReturnCost, Turnover, home
 from .vllm_blocks import ProgramBlocks
+from .vllm_fetch import Fetches
 
 if TYPE_CHECKING:
     from .vllm_adapter import ProgramScheduler
@@ -37,15 +39,26 @@ class KvHomes:
         self._turnover = Turnover()
         self.computed_tokens = 0
         self._away: set[str] = set()
+        self.fetches = None if scheduler.tier is None else Fetches(scheduler, scheduler.tier)
 
     def call_ends(self, program: str, hashes: Sequence[BlockHash]) -> None:
         """A call has ended; ``hashes`` are those of the blocks that its tokens fill."""
+        self.holds(program, hashes)
+        if self.fetches is not None:
+            self.fetches.note(program, hashes)
+
+    def holds(self, program: str, hashes: Sequence[BlockHash]) -> None:
+        """The device has these blocks of a program, as far as it has not lost them again."""
         self._blocks.note(program, hashes)
+
+    def tokens(self, program: str) -> int:
+        """Tokens whose KV the device has of a program."""
+        return self._blocks.tokens(program)
 
     def away(self, program: str, absence_s: Sequence[float], now: float) -> Home:
         """The program is away: decide, and do it."""
         scheduler, tier = self._scheduler, self._scheduler.tier
-        tokens = self._blocks.tokens(program)
+        tokens = self.tokens(program)
         prefill_s = scheduler.prefill_rate.token_s
         load_s = math.inf if tier is None else tier.rates.load_s
         pool = scheduler.kv_cache_manager.block_pool
@@ -59,6 +72,9 @@ class KvHomes:
             ReturnCost(load_s=tokens * load_s, compute_s=tokens * prefill_s),
         )
         self.back(program)
+        if self.fetches is not None and chosen != "drop":
+            fetch_s = tokens * min(load_s, prefill_s)
+            self.fetches.at(program, now + fetch_after_s(absence_s, fetch_s, device_s))
         if chosen == "move" and tier is not None:
             tier.keep(program, _AWAY)
             self._away.add(program)
@@ -70,6 +86,8 @@ class KvHomes:
 
     def back(self, program: str) -> None:
         """The program is back: its KV goes in its turn again."""
+        if self.fetches is not None:
+            self.fetches.back(program)
         if program in self._away:
             self._away.discard(program)
             if self._scheduler.tier is not None:
@@ -78,6 +96,8 @@ class KvHomes:
     def forget(self, program: str) -> None:
         """The program is over: what only it has is free at once."""
         self._away.discard(program)
+        if self.fetches is not None:
+            self.fetches.forget(program)
         self._blocks.forget(program)
         if self._scheduler.tier is not None:
             self._scheduler.tier.forget(program)
