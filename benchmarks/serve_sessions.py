@@ -59,6 +59,9 @@ class AtOnce:
     def away(self, program: str, absence_s: Sequence[float]) -> None:
         """Nothing is kept."""
 
+    def returns(self, program: str) -> None:
+        """Nothing is kept."""
+
     async def stop(self) -> None:
         """Nothing runs."""
 

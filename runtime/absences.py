@@ -1,8 +1,9 @@
 """When programs are away from the engine: in a tool, or waiting for a person.
 
 A program is away while tools of it are open and no LLM call is. The engine is told when that
-begins, with what is known of how long it takes: of several tools at once the longest counts. When
-it is back, its next call says so by itself.
+begins, with what is known of how long it takes: of several tools at once the longest counts. It is
+told again when the last of them has ended, or the person has answered, so that it may get ready for
+the program's next call.
 """
 
 from __future__ import annotations
@@ -30,23 +31,29 @@ class Absences:
 
     Args:
         tell: is told of a program that is away from now on, and of quantiles of how long.
+        returns: is told of a program that is about to go on.
+        tool_times: how long tools have taken before; None for nothing yet.
         now: a clock, seconds.
 
     Attributes:
-        tool_times: how long tools have taken in this run.
+        tool_times: the same, and what this run has seen of tools since.
     """
 
     def __init__(
         self,
         tell: Callable[[str, Sequence[float]], None],
+        returns: Callable[[str], None] | None = None,
+        tool_times: ToolTimes | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.tool_times = ToolTimes()
+        self.tool_times = ToolTimes() if tool_times is None else tool_times
         self._tell = tell
+        self._returns = returns
         self._now = now
         self._lock = threading.Lock()
         self._programs: dict[str, _Open] = {}
         self._started: dict[str, tuple[str, str, float]] = {}
+        self._interrupted: set[str] = set()
 
     def call_started(self, start: CallStart) -> None:
         """An LLM call or a tool begins."""
@@ -75,14 +82,32 @@ class Absences:
                 if done:
                     self.tool_times.add(tool, self._now() - began_s)
             absence_s = self._absence_s(program) if kind == "llm" else None
-            if not program.calls and not program.tools:
+            over = not program.calls and not program.tools
+            if over:
                 del self._programs[name]
         if absence_s is not None:
             self._tell(name, absence_s)
+        elif over and kind != "llm" and self._returns is not None:
+            self._returns(name)
 
     def interrupted(self, program: str) -> None:
         """The program has stopped for a person."""
+        with self._lock:
+            self._interrupted.add(program)
         self._tell(program, PERSON_S)
+
+    def goes_on(self, program: str) -> None:
+        """A run of the program begins: if it had stopped for a person, that one has answered."""
+        with self._lock:
+            answered = program in self._interrupted
+            self._interrupted.discard(program)
+        if answered and self._returns is not None:
+            self._returns(program)
+
+    def forget(self, program: str) -> None:
+        """The program is over."""
+        with self._lock:
+            self._interrupted.discard(program)
 
     def _absence_s(self, program: _Open) -> Sequence[float] | None:
         """How long the program is away from now on; None where it is not."""

@@ -145,6 +145,10 @@ class GatedReplica:
             self._go_on()
         self.replica.away(program, absence_s)
 
+    def returns(self, program: str) -> None:
+        """See ``Engine.returns``."""
+        self.replica.returns(program)
+
     async def stats(self) -> EngineStats:
         """See ``Engine.stats``; held calls wait behind those in the queue."""
         stats = await self.replica.stats()

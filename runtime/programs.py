@@ -17,6 +17,7 @@ from ..scheduler.policies import Policy
 from ..scheduler.process_table import ProcessTable
 from ..scheduler.service_history import ServiceHistory
 from ..scheduler.tickets import Receipt, Ticket
+from ..scheduler.tool_times import ToolTimes
 from ..tracing.events import (
     CallEnded,
     CallStarted,
@@ -46,6 +47,8 @@ class Programs:
         forget: tells the engine that a program has ended.
         away: tells the engine that a program is in a tool or waits for a person, and quantiles of
             how long that takes, seconds.
+        returns: tells the engine that what kept a program away has ended.
+        tool_times: how long tools have taken in earlier runs; it learns on.
         threads: keeps the accounts of threads; by default in the journal of the user.
         history: what is known of earlier programs by the names of their graphs.
     """
@@ -60,6 +63,8 @@ class Programs:
         threads: ThreadAccounts | None = None,
         history: ServiceHistory | None = None,
         away: Callable[[str, Sequence[float]], None] | None = None,
+        returns: Callable[[str], None] | None = None,
+        tool_times: ToolTimes | None = None,
     ) -> None:
         self.record = record
         self.table = ProcessTable(policy, history)
@@ -68,7 +73,7 @@ class Programs:
         self._now = now
         self._stop_call = stop_call
         self._forget = forget
-        self._absences = Absences(away) if away is not None else None
+        self._absences = Absences(away, returns, tool_times) if away is not None else None
         self._lock = threading.RLock()
         self._program_of: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._tools: dict[str, tuple[str, str, float]] = {}
@@ -87,6 +92,8 @@ class Programs:
             entry.service_s = max(entry.service_s, dag.service_s)
             entry.critical_path_s = max(entry.critical_path_s, dag.critical_path_s)
             entry.wait_s = max(entry.wait_s, dag.wait_s)
+        if self._absences is not None:
+            self._absences.goes_on(program)
 
     def program_ended(self, program: str, status: ProgramEnd, error: str | None) -> None:
         """A run is over; with the last one under way its entry in the process table is freed."""
@@ -101,6 +108,8 @@ class Programs:
         if status == "interrupted" and self._absences is not None:
             self._absences.interrupted(program)
         else:
+            if self._absences is not None:
+                self._absences.forget(program)
             self._forget(program)
 
     def _close_if_over(self, program: str, *, ended: bool = True) -> None:

@@ -146,6 +146,10 @@ class Engine(Protocol):
         """
         ...
 
+    def returns(self, program: str) -> None:
+        """What kept the program away has ended: its next call is a moment away."""
+        ...
+
     async def drain(self) -> None:
         """Take no new calls and return when the last one has ended."""
         ...

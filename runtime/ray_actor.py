@@ -170,7 +170,7 @@ class ReplicaActor:
 
     async def tell(self, orders: bytes) -> None:
         """Begin calls, whose answers are to be taken, and hear of programs."""
-        from .ray_wire import Away, Begin, Forget, decode_orders
+        from .ray_wire import Away, Begin, Forget, Returns, decode_orders
 
         assert self._replica is not None, "orders come after the start"
         for order in decode_orders(orders):
@@ -181,6 +181,8 @@ class ReplicaActor:
                     self._replica.away(program, absence_s)
                 case Forget(program):
                     self._replica.forget(program)
+                case Returns(program):
+                    self._replica.returns(program)
 
     async def _serve(self, call_id: str, data: bytes) -> None:
         from .ray_wire import End, chunk_of, decode_call

@@ -21,6 +21,7 @@ from .ray_wire import (
     Forget,
     Lost,
     Order,
+    Returns,
     Told,
     decode_batch,
     encode_call,
@@ -254,6 +255,11 @@ class RayReplica:
         """See ``Engine.away``."""
         if self.is_serving:
             self._send(Away(program, list(absence_s)))
+
+    def returns(self, program: str) -> None:
+        """See ``Engine.returns``."""
+        if self.is_serving:
+            self._send(Returns(program))
 
     # ── state and end ────────────────────────────────────────────────────────────────────────
 

@@ -58,7 +58,13 @@ class Forget(msgspec.Struct, array_like=True, tag="forget"):
     program: str
 
 
-Order = Begin | Away | Forget
+class Returns(msgspec.Struct, array_like=True, tag="returns"):
+    """See ``Engine.returns``."""
+
+    program: str
+
+
+Order = Begin | Away | Forget | Returns
 
 
 class Choice(msgspec.Struct, array_like=True):

@@ -208,6 +208,9 @@ class RemoteEngine:
     def away(self, program: str, absence_s: Sequence[float]) -> None:
         """The server knows its own sessions."""
 
+    def returns(self, program: str) -> None:
+        """See :meth:`away`."""
+
     async def _end(self, program: str) -> None:
         if tasks := self._fetching.get(program):
             await asyncio.wait(set(tasks))

@@ -252,6 +252,11 @@ class ReplicaPool:
         for replica in self._replicas_of(program):
             replica.away(program, absence_s)
 
+    def returns(self, program: str) -> None:
+        """See ``Engine.returns``."""
+        for replica in self._replicas_of(program):
+            replica.returns(program)
+
     def _replicas_of(self, program: str, *, ends: bool = False) -> list[Replica]:
         """Those that have had a call of the program; others have nothing to hear of it."""
         slots = [slot for slot in self.slots if program in slot.programs]

@@ -34,6 +34,7 @@ from .programs import Programs
 from .protocols import ReplicaState
 from .settings import Settings
 from .span_sender import span_sender
+from .tool_lessons import ToolLessons, tool_lessons_beside
 
 _BEAT_S = 0.25
 _RECEIPTS_TIMEOUT_S = 2.0
@@ -70,6 +71,7 @@ class Session:
         policy = policy_named(settings.policy)
         journal = settings.journal or default_journal()
         self._lessons = Lessons(lessons_beside(journal), recall=policy.remembers)
+        self._tool_lessons = ToolLessons(tool_lessons_beside(journal))
         self.programs = Programs(
             policy,
             self.record,
@@ -79,6 +81,8 @@ class Session:
             ThreadAccounts(journal),
             self._lessons.history,
             self._away,
+            self._returns,
+            self._tool_lessons.times,
         )
         self.recorder = Recorder(self.programs, self.programs)
         self._stops: dict[str, Callable[[], None]] = {}
@@ -249,6 +253,10 @@ class Session:
         if self._started and not self._closed:
             self.loop.call(self.host.engine.away, program, absence_s)
 
+    def _returns(self, program: str) -> None:
+        if self._started and not self._closed:
+            self.loop.call(self.host.engine.returns, program)
+
     def model_for(self, name: str | None) -> str:
         """The engine's model for the name that a request gives."""
         assert self._models is not None, "the session has started"
@@ -304,6 +312,7 @@ class Session:
             self._closed = True
             self.programs.threads.close()
             self._lessons.keep()
+            self._tool_lessons.keep()
             if self._host is not None and self._owns_host:
                 self._host.stop()
 

@@ -200,6 +200,10 @@ class VllmReplica:
         """See ``Engine.away``: its KV stays where that is cheapest."""
         self._tell("autellix_away", program, list(absence_s))
 
+    def returns(self, program: str) -> None:
+        """See ``Engine.returns``: its KV is brought back to the device meanwhile."""
+        self._tell("autellix_returns", program)
+
     def _tell(self, method: str, *args: Any) -> None:
         """Tell the engine core something whose answer nobody waits for."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from typing import Self
 
 _KEPT = 64
 _LEAST = 4
@@ -13,7 +15,7 @@ class ToolTimes:
     """What has been recorded of tools.
 
     The last 64 durations of a tool count. Below four of them nothing is said: one odd duration
-    would decide.
+    would decide. Of more than a thousand tools those that came first are forgotten.
     """
 
     def __init__(self) -> None:
@@ -30,6 +32,27 @@ class ToolTimes:
                 self._deciles.pop(oldest, None)
         times.append(seconds)
         self._deciles.pop(name, None)
+
+    def to_wire(self) -> dict[str, list[float]]:
+        """The durations as plain types, seconds, rounded to a tenth of a millisecond."""
+        return {name: [round(s, 4) for s in times] for name, times in self._times.items()}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Iterable[float]]) -> Self:
+        """Inverse of :meth:`to_wire`.
+
+        Raises:
+            ValueError, TypeError, AttributeError: it is nothing like that.
+        """
+        made = cls()
+        made.add_all(wire)
+        return made
+
+    def add_all(self, durations: Mapping[str, Iterable[float]]) -> None:
+        """Tools have taken so long, in this order; by name, seconds."""
+        for name, times in durations.items():
+            for seconds in times:
+                self.add(str(name), float(seconds))
 
     def deciles_s(self, name: str) -> tuple[float, ...]:
         """Nine deciles of its durations, ascending, seconds; none where too little is known."""

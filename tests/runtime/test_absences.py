@@ -16,9 +16,12 @@ class World:
 
     now: float = 0.0
     told: list[tuple[str, Sequence[float]]] = field(default_factory=list)
+    returned: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.absences = Absences(lambda *told: self.told.append(told), lambda: self.now)
+        self.absences = Absences(
+            lambda *told: self.told.append(told), self.returned.append, now=lambda: self.now
+        )
 
     def begin(self, call: str, kind: str = "tool", name: str = "grep", program: str = "p") -> None:
         start = CallStart(
@@ -40,6 +43,7 @@ class World:
             self.begin("recorded", name=name, program="earlier")
             self.end("recorded", seconds)
         self.told.clear()
+        self.returned.clear()
 
 
 def test_a_program_is_away_while_a_tool_is_open_and_no_call_is() -> None:
@@ -92,6 +96,39 @@ def test_who_waits_for_a_person_is_away_for_as_long_as_people_take() -> None:
     assert world.told == [("p", PERSON_S)]
 
 
+def test_the_end_of_the_last_tool_says_that_the_program_goes_on() -> None:
+    world = World()
+    world.begin("t1")
+    world.begin("t2")
+    world.end("t1")
+    assert world.returned == [], "it waits for the other one"
+    world.end("t2", done=False)
+    assert world.returned == ["p"], "one that failed is over too"
+
+
+def test_a_tool_that_ends_beside_a_call_says_nothing() -> None:
+    world = World()
+    world.begin("c", kind="llm")
+    world.begin("t")
+    world.end("t")
+    world.end("c")
+    assert world.returned == []
+
+
+def test_a_persons_answer_says_once_that_the_program_goes_on() -> None:
+    world = World()
+    world.absences.goes_on("p")
+    assert world.returned == [], "its first run"
+    world.absences.interrupted("p")
+    world.absences.goes_on("p")
+    world.absences.goes_on("p")
+    assert world.returned == ["p"]
+    world.absences.interrupted("p")
+    world.absences.forget("p")
+    world.absences.goes_on("p")
+    assert world.returned == ["p"], "it ended meanwhile"
+
+
 def test_an_end_that_nobody_began_is_ignored() -> None:
     world = World()
     world.end("unknown")
@@ -104,4 +141,7 @@ def test_nothing_is_left_when_all_is_over() -> None:
     world.begin("t")
     world.end("t", 1.0)
     world.end("c")
+    world.absences.interrupted("q")
+    world.absences.forget("q")
+    assert not world.absences._interrupted
     assert not world.absences._programs and not world.absences._started

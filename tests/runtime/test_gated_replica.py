@@ -32,6 +32,7 @@ class Engine:
     ends: dict[str, asyncio.Event] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
     told_away: list[str] = field(default_factory=list)
+    told_return: list[str] = field(default_factory=list)
     dead: bool = False
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[EngineChunk, None]:
@@ -88,6 +89,9 @@ class Engine:
     def away(self, program: str, absence_s: Sequence[float]) -> None:
         self.told_away.append(program)
 
+    def returns(self, program: str) -> None:
+        self.told_return.append(program)
+
 
 def call(name: str, tokens: int = 500) -> EngineCall:
     ticket = Ticket(program=name[0], call=name, prompt_tokens=tokens)
@@ -134,6 +138,8 @@ async def test_who_is_away_for_longer_than_room_is_kept_gives_it_back() -> None:
         await tasks[call_id]
     assert names(engine) == ["A1", "C1", "B1"]
     assert engine.told_away == ["A", "A"]
+    replica.returns("A")
+    assert engine.told_return == ["A"]
 
 
 async def test_a_call_is_held_until_there_is_room_and_its_hold_is_wait() -> None:

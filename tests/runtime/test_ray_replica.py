@@ -154,6 +154,9 @@ class Scripted:
     def away(self, program: str, absence_s: Any) -> None:
         self.told.append(("away", program, *absence_s))
 
+    def returns(self, program: str) -> None:
+        self.told.append(("returns", program))
+
     def forget(self, program: str) -> None:
         self.told.append(("forget", program))
 
@@ -221,15 +224,18 @@ async def test_the_replica_hears_of_programs_that_are_away_and_over_in_order() -
     far, handle, _ = await connected(scripted)
     far.away("a", (1.0, 2.5))
     far.forget("b")
+    far.returns("a")
     far.away("c", ())
-    while len(scripted.told) < 3:
+    while len(scripted.told) < 4:
         await asyncio.sleep(0)
-    assert scripted.told == [("away", "a", 1.0, 2.5), ("forget", "b"), ("away", "c")]
+    heard = [("away", "a", 1.0, 2.5), ("forget", "b"), ("returns", "a"), ("away", "c")]
+    assert scripted.told == heard
     handle.cut.set()
     await far.lost()
+    far.returns("a")
     far.forget("a")  # nobody is there to hear it, and nobody minds
     await far.kill()
-    assert len(scripted.told) == 3
+    assert len(scripted.told) == 4
 
 
 async def test_pieces_of_many_calls_come_in_one_batch() -> None:

@@ -62,6 +62,7 @@ class FakeReplica:
     served: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     told_away: list[str] = field(default_factory=list)
+    told_return: list[str] = field(default_factory=list)
     stopped: bool = False
     draining: bool = False
     gone: asyncio.Event = field(default_factory=asyncio.Event)
@@ -138,6 +139,9 @@ class FakeReplica:
 
     def away(self, program: str, absence_s: Sequence[float]) -> None:
         self.told_away.append(program)
+
+    def returns(self, program: str) -> None:
+        self.told_return.append(program)
 
 
 class Fleet:
@@ -476,6 +480,7 @@ def test_the_balancer_places_calls_and_forgets_programs_that_end() -> None:
         )
         pool.forget("a")
         pool.away("b", (1.0, 2.0))
+        pool.returns("b")
 
     with_pool(fleet, work, balancer=balancer)
     served = sorted(sorted(replica.served) for replica in fleet.started)
@@ -485,6 +490,7 @@ def test_the_balancer_places_calls_and_forgets_programs_that_end() -> None:
     of_a, of_b = sorted(fleet.started, key=lambda replica: sorted(replica.served))
     assert (of_a.forgotten, of_a.told_away) == (["a"], [])
     assert (of_b.forgotten, of_b.told_away) == ([], ["b"])
+    assert (of_a.told_return, of_b.told_return) == ([], ["b"])
 
 
 def test_growing_starts_replicas_and_shrinking_drains_the_last_ones() -> None:
