@@ -2,13 +2,16 @@
 
     python -m benchmarks.replica_hits --json benchmarks/results/replica_hits.json
 
-Programs of several turns, twelve at a time; each turn's prompt goes on from the last. The caches
-are empty when a balancer begins. ``hit_rate``: prompt tokens that were cached, of all.
+Programs of several turns, twelve at a time; each turn's prompt goes on from the last, after a tool
+that takes a moment (without one, a program's own call that has just ended makes its replica the
+least used). The caches are empty when a balancer begins. ``hit_rate``: prompt tokens that were
+cached, of all; ``possible``: the same, were all earlier turns still there.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import random
 import time
 from collections.abc import Sequence
@@ -23,14 +26,16 @@ from autellix.scheduler.config import SchedulerConfig
 from autellix.scheduler.tickets import Receipt, Ticket
 from benchmarks.replica_place import REPLICAS, Place, at_a_time, bare, measure, pool_of, prompt_of
 
+_BLOCK = 32  # tokens
 
-async def hits(programs: int, turns: int, kv_tokens: int) -> dict[str, Any]:
+
+async def hits(programs: int, turns: int, kv_tokens: int, tool_s: float) -> dict[str, Any]:
     """Measure; see the module."""
     place = Place(
         str(resolve_model(None)),
         max_num_seqs=16,
         max_model_len=2048,
-        num_gpu_blocks_override=kv_tokens // 32,
+        num_gpu_blocks_override=kv_tokens // _BLOCK,
     )
     found: dict[str, dict[str, float]] = {}
     async with pool_of(place.start) as started:
@@ -38,14 +43,20 @@ async def hits(programs: int, turns: int, kv_tokens: int) -> dict[str, Any]:
         for name in BALANCER_NAMES:
             for replica in replicas:
                 await replica.forget_prefixes()
-            found[name] = await _conversations(replicas, name, programs, turns)
+            found[name] = await _conversations(replicas, name, programs, turns, tool_s)
             print(name, found[name], flush=True)
     place.processes.close()
-    return {"programs": programs, "turns": turns, "kv_tokens": kv_tokens, "balancers": found}
+    return {
+        "programs": programs,
+        "turns": turns,
+        "kv_tokens": kv_tokens,
+        "tool_s": tool_s,
+        "balancers": found,
+    }
 
 
 async def _conversations(
-    replicas: Sequence[Any], balancer: str, programs: int, turns: int
+    replicas: Sequence[Any], balancer: str, programs: int, turns: int, tool_s: float
 ) -> dict[str, float]:
     """Programs one after the other, 12 at a time, over replicas that run on afterwards."""
 
@@ -58,6 +69,7 @@ async def _conversations(
         there, REPLICAS, balancer_named(balancer), kind="vllm", model="model"
     )
     receipts: list[Receipt] = []
+    known: list[int] = []
 
     async def program(number: int) -> None:
         name, rng = f"{balancer}-{number}", random.Random(number)
@@ -68,6 +80,10 @@ async def _conversations(
                 prompt = prompt + list(chunk.output.outputs[0].token_ids)
                 if chunk.receipt is not None:
                     receipts.append(chunk.receipt)
+            if turn < turns - 1:
+                # The last token of an answer was never computed upon.
+                known.append((len(prompt) - 1) // _BLOCK * _BLOCK)
+                await asyncio.sleep(rng.uniform(0, 2 * tool_s))
             prompt = prompt + prompt_of(1000 * number + turn, rng.randrange(40, 160))
         pool.forget(name)
 
@@ -83,6 +99,7 @@ async def _conversations(
     served = [sum(r.replica == index for r in receipts) for index in range(REPLICAS)]
     return {
         "hit_rate": round(cached / prompt_tokens, 4),
+        "possible": round(sum(known) / prompt_tokens, 4),
         "prompt_tokens": prompt_tokens,
         "cached_tokens": cached,
         "took_s": round(took_s, 1),
@@ -99,7 +116,11 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=36)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--kv-tokens", type=int, default=16_000, help="of each replica")
-    measure(parser, lambda options: hits(options.programs, options.turns, options.kv_tokens))
+    parser.add_argument("--tool", type=float, default=2.0, help="mean duration of a tool, s")
+    measure(
+        parser,
+        lambda options: hits(options.programs, options.turns, options.kv_tokens, options.tool),
+    )
 
 
 if __name__ == "__main__":
