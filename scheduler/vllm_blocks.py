@@ -5,7 +5,11 @@ used again, those freed longest ago first. What a program had that has ended wou
 turn comes, while contexts that are still needed go before it.
 
 What a program has is kept as the hashes of its blocks; vLLM's own table says which blocks hold one
-now, if any. KV that programs share is freed with the last of them.
+now, if any. KV that programs share, beside each other or one after the other, keeps its place when
+they end: it is a prompt that programs begin with, and the next one will begin with it too.
+
+Blocks that hold nothing go before all others. While there are many of them what has ended stays
+where it is, and can be found until they are used up.
 
 When a call ends its list of hashes is put aside, and read when somebody asks: by then a program has
 often made several calls, and the hash of a block stands for all tokens up to it, so that where the
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import (
@@ -25,6 +30,8 @@ from vllm.v1.core.kv_cache_utils import (
 )
 
 _SWEEP_FACTOR = 4
+# So many free blocks without content are enough for what is allocated until the next call ends.
+_ENOUGH_EMPTY = 64
 
 
 class ProgramBlocks:
@@ -40,6 +47,11 @@ class ProgramBlocks:
         # By program the hashes it has, in the order of its contexts; by hash how many have it.
         self._hashes: dict[str, dict[BlockHash, None]] = {}
         self._having: dict[BlockHash, int] = {}
+        # What a second program has had too; of ended programs what none has had since, and of that
+        # what keeps its place for as long as there are enough empty blocks.
+        self._shared: set[BlockHash] = set()
+        self._ended: dict[BlockHash, None] = {}
+        self._to_go: list[BlockHash] = []
         self._kept = 0
         self._sweep_at = _SWEEP_FACTOR * self._pool.num_gpu_blocks
         # Calls that have ended whose hashes have not been read.
@@ -56,28 +68,51 @@ class ProgramBlocks:
         self._unread_hashes += len(hashes)
         if self._unread_hashes > self._pool.num_gpu_blocks:
             self._read()
+        if self._to_go:
+            self._let_ended_go()
 
     def tokens(self, program: str) -> int:
         """Tokens in the blocks that the program has still."""
         self._read()
         return len(self._blocks(self._hashes.get(program, ()))) * self._pool.hash_block_size
 
-    def age(self, program: str) -> int:
-        """What only this program has goes first; how many blocks that are."""
+    def age(self, program: str) -> None:
+        """What only this program has goes first."""
         self._read()
-        return self._first(h for h in self._hashes.get(program, ()) if self._having[h] == 1)
+        mine = self._hashes.get(program, ())
+        empty, having = self._empty_in_front(), self._having
+        if empty < _ENOUGH_EMPTY:
+            alone = [h for h in mine if having[h] == 1 and h not in self._shared]
+            self._first(alone, empty)
 
-    def forget(self, program: str) -> int:
-        """The program is over: what nobody else has goes first; how many blocks that are."""
+    def forget(self, program: str) -> None:
+        """The program is over: what no other has had goes first."""
         self._read()
         mine = self._hashes.pop(program, {})
         self._kept -= len(mine)
-        return self._first(self._drop(mine))
+        ended, shared = self._ended, self._shared
+        for content in self._drop(mine):
+            if content not in shared:
+                ended[content] = None
+                self._to_go.append(content)
+        if len(ended) > self._pool.num_gpu_blocks:
+            for content in list(islice(ended, len(ended) - self._pool.num_gpu_blocks)):
+                del ended[content]
+        if len(shared) > 2 * self._pool.num_gpu_blocks:
+            self._shared = {content for content in shared if self._blocks((content,))}
+        self._let_ended_go()
+
+    def _let_ended_go(self) -> None:
+        """What has ended goes first, once there are few empty blocks."""
+        empty = self._empty_in_front()
+        if empty < _ENOUGH_EMPTY:
+            self._first([content for content in self._to_go if content in self._ended], empty)
+            self._to_go = []
 
     def _read(self) -> None:
         """Read what has been put aside."""
         unread, self._unread, self._unread_hashes = self._unread, [], 0
-        having = self._having
+        having, ended = self._having, self._ended
         for program, hashes in unread:
             mine = self._hashes.setdefault(program, {})
             new = bisect_left(hashes, True, key=lambda content: content not in mine) if mine else 0
@@ -85,7 +120,11 @@ class ProgramBlocks:
             for content in hashes[new:]:
                 if content not in mine:
                     mine[content] = None
-                    having[content] = having.get(content, 0) + 1
+                    others = having.get(content, 0)
+                    having[content] = others + 1
+                    if others or content in ended:
+                        ended.pop(content, None)
+                        self._shared.add(content)
             self._kept += len(mine)
         if self._kept > self._sweep_at:
             self._sweep()
@@ -113,14 +152,23 @@ class ProgramBlocks:
                 alone.append(content)
         return alone
 
-    def _first(self, hashes: Iterable[BlockHash]) -> int:
-        """Blocks that hold these and that nobody uses are the next to be taken, the last first."""
+    def _empty_in_front(self) -> int:
+        """How many blocks without content are the next to be taken, as far as it matters."""
+        empty, block = 0, self._pool.free_block_queue.fake_free_list_head.next_free_block
+        while block is not None and block.block_id >= 0 and block.block_hash is None:
+            empty += 1
+            if empty == _ENOUGH_EMPTY:
+                break
+            block = block.next_free_block
+        return empty
+
+    def _first(self, hashes: Iterable[BlockHash], empty: int) -> None:
+        """Idle blocks that hold these go next after the empty ones, the last of them first."""
         idle = [block for block in self._blocks(hashes) if block.ref_cnt == 0]
         queue = self._pool.free_block_queue
         for block in idle:
             queue.remove(block)
-        queue.prepend_n(idle[::-1])
-        return len(idle)
+        queue.prepend_n([*queue.popleft_n(empty), *idle[::-1]])
 
     def _sweep(self) -> None:
         """Forget what the cache has lost; programs that are never told to be over go with it."""

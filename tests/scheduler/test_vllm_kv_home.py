@@ -80,6 +80,49 @@ def test_blocks_that_programs_share_stay_with_the_last_of_them(
     assert not one.scheduler.kv_homes._blocks._having
 
 
+def test_what_two_programs_began_with_keeps_its_place_when_both_are_over(
+    world: Callable[..., World],
+) -> None:
+    for together in (True, False):
+        one = world(host_blocks=0, blocks=34)
+        one.run("other", prompt(9))
+        for program in ("a", "b"):
+            one.run(program, [*SHARED, *prompt(ord(program), 8)])
+            if not together:
+                one.scheduler.autellix_forget(program)
+        if together:
+            one.scheduler.autellix_forget("a")
+            one.scheduler.autellix_forget("b")
+        one.run("new", prompt(3, 60))  # takes all that is empty, and what only a and b had
+        assert one.run("c", [*SHARED, *prompt(4, 8)]) == 16, together
+        assert one.run("other", [*prompt(9), 1]) == 40, together
+
+
+def test_an_ended_program_is_found_again_while_there_is_room(world: Callable[..., World]) -> None:
+    one = world(host_blocks=0, blocks=200)
+    one.run("a", prompt(1))
+    one.scheduler.autellix_forget("a")
+    one.run("new", prompt(2))
+    assert one.run("again", prompt(1)) == 36, "all but the block of the last token"
+
+
+def test_once_there_is_little_room_what_ended_before_goes_first(
+    world: Callable[..., World],
+) -> None:
+    one = world(host_blocks=0, blocks=200)
+    one.run("older", prompt(1))
+    one.run("ended", prompt(2))
+    one.scheduler.autellix_forget("ended")
+    for number in range(13):
+        one.run(f"new{number}", prompt(20 + number, 48))  # 12 or 13 blocks each
+    blocks = one.scheduler.kv_homes._blocks
+    assert blocks._to_go == []
+    for number in range(2):
+        one.run(f"last{number}", prompt(40 + number, 56))  # more than is empty
+    assert one.run("older", [*prompt(1), 1]) == 40
+    assert one.run("ended", [*prompt(2), 1]) < 40
+
+
 def test_programs_that_are_never_told_to_be_over_do_not_pile_up(
     world: Callable[..., World],
 ) -> None:
