@@ -11,11 +11,26 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not installed: pip install 'autellix[cpu]'")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
+from autellix.scheduler.vllm_adapter import ProgramScheduler
 from benchmarks.tiny_llama import write_tiny_llama
 from tests.kernels.adversary import Adversary
 from tests.kernels.modelless import BLOCK, LAYERS, Engine, fingerprints, next_token
 
 LIVES_AN_ENGINE = 20
+ACTS = {
+    "step": 12.0,
+    "call": 4.0,
+    "preempt": 3.0,
+    "abort": 1.0,
+    "pin": 1.0,
+    "unpin": 1.0,
+    "drop": 1.0,
+    "prefetch": 1.0,
+    "reset": 0.3,
+}
+# Of our own scheduler, which hears of tools.
+TOOL_ACTS = {"reset": 1.5, "away": 2.0, "returns": 4.0, "forget": 0.3, "fetch": 4.0}
+OURS = {"policy": "plas", "first_quantum_s": 1e9, "admission": False}
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +68,10 @@ class Life:
     def act(self) -> None:
         program = self.draw.choice(sorted(self.contexts))
         tier = self.engine.tier
-        match self.draw.choices(
-            ["step", "call", "preempt", "abort", "pin", "unpin", "drop", "prefetch", "reset"],
-            [12, 4, 3, 1, 1, 1, 1, 1, 0.3],
-        )[0]:
+        acts = dict(ACTS)
+        if isinstance(self.engine.scheduler, ProgramScheduler):
+            acts |= TOOL_ACTS
+        match self.draw.choices(list(acts), list(acts.values()))[0]:
             case "step":
                 self.engine.step()
                 self.collect()
@@ -78,6 +93,16 @@ class Life:
                     self.held.append(held)
                 if len(self.held) > 2:
                     tier.end_prefetch(self.held.pop(0))
+            case "away":
+                absence_s = sorted(self.draw.uniform(0.0, 0.1) for _ in range(9))
+                self.engine.scheduler.autellix_away(program, absence_s)  # type: ignore[attr-defined]
+            case "returns":
+                self.engine.scheduler.autellix_returns(program)  # type: ignore[attr-defined]
+            case "forget":
+                self.engine.scheduler.autellix_forget(program)  # type: ignore[attr-defined]
+            case "fetch":
+                # As if that had been decided a moment ago.
+                self.engine.scheduler.kv_homes.fetches.at(program, 0.0)  # type: ignore[attr-defined]
             case "reset":
                 self.engine.scheduler.kv_cache_manager.reset_prefix_cache()
 
@@ -120,41 +145,60 @@ def live(
     seeds: range,
     *,
     pipelined: bool,
+    ours: bool = False,
     acts: int = 60,
     deaf: set[tuple[str, str]] = frozenset(),  # type: ignore[assignment]
 ) -> dict[str, int]:
     """Lives of random programs; what happened in sum."""
-    total = {"preempted": 0, "loaded": 0}
+    total = {"preempted": 0, "loaded": 0, "fetched": 0, "found": 0}
     engine: Engine | None = None
     for seed in seeds:
         draw = random.Random(seed)
         if engine is None or seed % LIVES_AN_ENGINE == 0:
             engine = Engine(
                 folder,
-                blocks=draw.choice([20, 30, 48]),
-                host_blocks=draw.choice([3, 20, 60]),
+                blocks=draw.choice([20, 24] if ours else [20, 30, 48]),
+                host_blocks=draw.choice([40, 80] if ours else [3, 20, 60]),
                 seats=draw.randint(1, 4),
                 seed=seed,
                 device=Adversary(seed, deaf=deaf) if pipelined else None,
+                policy=OURS if ours else None,
             )
+        fetches = engine.scheduler.kv_homes.fetches if ours else None  # type: ignore[attr-defined]
+        begun, used = (fetches.begun, fetches.used) if fetches else (0, 0)
         loaded, preempted = engine.loaded_tokens, engine.preemptions
         Life(engine, draw, f"life{seed}").play(acts)
         total["loaded"] += engine.loaded_tokens - loaded
         total["preempted"] += engine.preemptions - preempted
+        if fetches:
+            total["fetched"] += fetches.begun - begun
+            total["found"] += fetches.used - used
     return total
 
 
-@pytest.mark.parametrize("pipelined", [False, True], ids=["at once", "pipelined"])
+MOVES = pytest.mark.parametrize("pipelined", [False, True], ids=["at once", "pipelined"])
+
+
+@MOVES
 def test_no_token_ever_finds_anothers_kv(folder: Path, pipelined: bool) -> None:
     total = live(folder, range(60), pipelined=pipelined)
     assert total["preempted"] > 100 and total["loaded"] > 100, total
 
 
+@MOVES
+def test_nor_where_tools_begin_and_end_and_kv_is_fetched_meanwhile(
+    folder: Path, pipelined: bool
+) -> None:
+    total = live(folder, range(60), pipelined=pipelined, ours=True, acts=200)
+    assert total["fetched"] > 8 and total["found"] > 1, total
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("pipelined", [False, True], ids=["at once", "pipelined"])
-def test_nor_in_ten_thousand_lives(folder: Path, pipelined: bool) -> None:
-    live(folder, range(1000, 6000), pipelined=pipelined)
+@pytest.mark.parametrize("ours", [False, True], ids=["stock", "with tools"])
+@MOVES
+def test_nor_in_ten_thousand_lives(folder: Path, pipelined: bool, ours: bool) -> None:
+    live(folder, range(1000, 3500), pipelined=pipelined, ours=ours)
 
 
 @pytest.mark.parametrize(
@@ -166,4 +210,4 @@ def test_nor_in_ten_thousand_lives(folder: Path, pipelined: bool) -> None:
 )
 def test_a_missing_wait_would_be_noticed(folder: Path, deaf: tuple[str, str]) -> None:
     with pytest.raises(AssertionError, match="another's KV"):
-        live(folder, range(60), pipelined=True, deaf={deaf})
+        live(folder, range(600), pipelined=True, deaf={deaf})
