@@ -110,6 +110,7 @@ class SessionRoutes:
         if receipt is None:
             raise Refusal(404, "There is no such call, or it has not ended.", "no_receipt")
         wire = {**receipt.to_wire(), "program": session.id, "call": call}
+        wire["decisions"] = [[d.at_s, d.kind, d.level, d.reason] for d in receipt.decisions]
         return {"object": "receipt", "clock_s": self._calls.now(), "receipt": wire}
 
     def _wire(self, session: ClientSession) -> dict[str, Any]:

@@ -35,6 +35,18 @@ def test_a_call_is_answered_and_names_itself_and_its_session(client: Client) -> 
     assert "kv_transfer_params" not in {k for k, v in reply.json().items() if v}
 
 
+def test_a_receipt_tells_what_was_decided_and_why_in_words(server: Server) -> None:
+    client = Client(server)
+    call = client.chat("receipts").headers["x-autellix-call"]
+    receipt = client.http.get(f"/v1/sessions/receipts/calls/{call}").json()["receipt"]
+    kinds = [kind for _, kind, _, _ in receipt["decisions"]]
+    assert kinds[0] == "arrival"
+    assert "dispatch" in kinds
+    reasons = [reason for _, _, _, reason in receipt["decisions"]]
+    assert all(isinstance(reason, str) and "{" not in reason for reason in reasons)
+    assert any(reason.startswith("waited ") for reason in reasons)
+
+
 def test_a_session_in_the_body_goes_before_that_in_the_header(client: Client) -> None:
     reply = client.chat("header", session_id="body")
     assert reply.headers["x-session-id"] == "body"
