@@ -16,9 +16,9 @@ the figures of ``benchmarks.sweep`` a cell has
 A load of 1 is the best rate of ``vllm-opt`` without a tier. Rates at equal latency are compared
 with those of the same policy without a tier, and with vLLM's.
 
-With ``--engine vllm`` the same runs on the real engine with the embedded model, once without a tier
-and once with ours; programs come at ``--rate`` and are scaled by ``--factor``. vLLM's own tier
-does not run on CPUs.
+With ``--engine vllm`` the same runs on the real engine with the embedded model, an engine for each
+tier; programs come at ``--rate`` and are scaled by ``--factor``. vLLM's own worker needs a GPU, so
+there ``vllm`` is vLLM's manager, which says what is stored, loaded and evicted, with our copies.
 """
 
 from __future__ import annotations
@@ -70,8 +70,11 @@ def main(arguments: Sequence[str]) -> None:
     if options.engine == REAL:
         from benchmarks.kv_tier_real import real_cells
 
-        cells = real_cells(options)
-        for found in cells:
+        if "calls" in options.tiers:
+            raise UsageError("--tiers calls runs on simulated engines only; leave it out")
+        cells = []
+        for found in real_cells(options):
+            cells.append(found)
             print(_line(found), flush=True)
         write_result(options.json, result_document(cells=cells))
         return
@@ -195,12 +198,13 @@ def equal_latency(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def _line(one: Cell) -> str:
+    loads = "?" if one["loads"] is None else one["loads"]
     return (
         f"{one['workload']} seed {one['seed']} load {one['load'] or 0:<4g} {one['policy']:9} "
         f"{one['tier']:8} mean {1e3 * one['mean_token_latency_s']:7.1f} "
         f"P95 {1e3 * one['p95_token_latency_s']:7.1f} ms/token, "
         f"makespan {one['makespan_s']:7.0f} s, kept {one['kept_share']:6.1%}, "
-        f"computed again {one['recomputed_tokens'] / 1e6:7.2f}M, {one['loads']} loads, "
+        f"computed again {one['recomputed_tokens'] / 1e6:7.2f}M, {loads} loads, "
         f"lost {one['lost_s']:.0f} s, {one['preemptions']} preemptions"
     )
 

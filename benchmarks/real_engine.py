@@ -86,7 +86,12 @@ class RealEngine:
 
     @classmethod
     def start(
-        cls, *, seats: int | None = None, kv_tokens: int | None = None, host_gib: float = 0.0
+        cls,
+        *,
+        seats: int | None = None,
+        kv_tokens: int | None = None,
+        host_gib: float = 0.0,
+        vllm_books: bool = False,
     ) -> RealEngine:
         """Start it and let it run a little, so that nothing is done for the first time later.
 
@@ -94,6 +99,7 @@ class RealEngine:
             seats: most calls in a step; what ``autellix run`` has by default.
             kv_tokens: KV capacity; as much as the machine has room for by default.
             host_gib: host memory for KV, GiB.
+            vllm_books: whether vLLM's own offloading manager keeps its books (see ``VllmBooks``).
 
         Raises:
             ModelError, EngineStartError: what they say.
@@ -106,6 +112,10 @@ class RealEngine:
             given["num_gpu_blocks_override"] = kv_tokens // preset.block_tokens
             given["max_model_len"] = min(LONGEST_CONTEXT, kv_tokens - 2 * preset.block_tokens)
         given = with_host_tier(given, host_gib)
+        if vllm_books and host_gib:
+            from benchmarks.vllm_books import vllm_books_config
+
+            given["kv_transfer_config"] = vllm_books_config(int(host_gib * 2**30))
         model = str(resolve_model())
         loop = EngineLoop()
         try:
@@ -245,7 +255,7 @@ class RealEngine:
         spans = []
         for found in document["programs"]:
             at_s, program = arrived[found["id"]]
-            calls = found["calls"]
+            calls = _llm_calls(found)
             result.programs.append(_program_record(found, start_s, at_s, program))
             result.calls += len(calls)
             result.preemptions += sum(call["preemptions"] for call in calls)
@@ -278,7 +288,7 @@ def _with_loads(session: Session) -> dict[str, Any]:
     document = session.record.document()
     for program in document["programs"]:
         dag = session.record.dag(program["id"])
-        for call in program["calls"]:
+        for call in _llm_calls(program):
             receipt = dag.call(call["id"])["receipt"]
             call["swapped_in_tokens"] = receipt.swapped_in_tokens if receipt else 0
     return document
@@ -287,7 +297,7 @@ def _with_loads(session: Session) -> dict[str, Any]:
 def _program_record(
     found: dict[str, Any], start_s: float, at_s: float, program: SimProgram
 ) -> ProgramRecord:
-    calls = found["calls"]
+    calls = _llm_calls(found)
     return ProgramRecord(
         name=program.name,
         arrived_s=at_s,
@@ -301,6 +311,11 @@ def _program_record(
         output_tokens=program.output_tokens,
         preemptions=sum(call["preemptions"] for call in calls),
     )
+
+
+def _llm_calls(program: dict[str, Any]) -> list[dict[str, Any]]:
+    """A recorded program's calls without its tools."""
+    return [call for call in program["calls"] if call["kind"] == "llm"]
 
 
 async def _awaited(work: Awaitable[None]) -> None:

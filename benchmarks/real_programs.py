@@ -101,7 +101,7 @@ class RealProgram:
     async def _call(self, index: int, group: asyncio.TaskGroup) -> None:
         call, observer = self._program.calls[index], self._session.programs
         if call.tool_s:
-            await asyncio.sleep(call.tool_s)
+            await self._tool(index, call.tool_s)
         prompt = self._texts.prompt(index)
         observer.call_started(
             CallStart(
@@ -122,6 +122,25 @@ class RealProgram:
             self._lacking[child] -= 1
             if not self._lacking[child]:
                 group.create_task(self._call(child, group))
+
+    async def _tool(self, index: int, seconds: float) -> None:
+        """What comes before a call: the engine hears of it as it does of an agent's tools."""
+        observer, program = self._session.programs, self._program
+        tool = f"{self._ids[index]}/tool"
+        observer.call_started(
+            CallStart(
+                program=program.name,
+                call=tool,
+                kind="tool",
+                name=f"{program.kind or 'any'} tool",
+                node=None,
+                parents=tuple(
+                    Parent(id=self._ids[p], kind="order") for p in program.calls[index].parents
+                ),
+            )
+        )
+        await asyncio.sleep(seconds)
+        observer.call_ended(tool, "done", None)
 
     async def _generate(self, index: int, prompt: list[int]) -> Sequence[int]:
         ticket = self._session.programs.ticket(self._ids[index])
