@@ -1,6 +1,7 @@
 """A device whose work runs in the worst order that its events allow, on memory of this process.
 
-- Each stream is a queue; which queue goes on is drawn at random, and nothing goes on by itself.
+- Each stream is a queue; which queue goes on is drawn at random, and nothing goes on by itself. For
+  every other seed the model goes on only when nothing else can.
 - A copy whose source is said to be stable may read it as soon as it is queued.
 - Copies of one batch run in a random order.
 - Memory that work reads must be kept alive until it has run; the device holds no reference.
@@ -81,6 +82,7 @@ class Adversary:
     def __init__(self, seed: int, *, deaf: set[tuple[str, str]] = frozenset()) -> None:  # type: ignore[assignment]
         self.random = random.Random(seed)
         self.deaf = deaf
+        self.model_last = bool(seed % 2)
         self.queues: list[Queue] = []
         self.model = Queue(self, "model")
         self.queues.append(self.model)
@@ -183,6 +185,8 @@ class Adversary:
 
     def _step(self) -> bool:
         ready = [queue for queue in self.queues if queue.ready()]
+        if self.model_last and len(ready) > 1:
+            ready = [queue for queue in ready if queue is not self.model]
         if ready:
             self.random.choice(ready).step()
         return bool(ready)
