@@ -4,17 +4,21 @@ Of several tenants, the one whose programs have least room inside for its share 
 among a tenant's programs, the best placed.
 
 Heaps. A program that moves leaves its old entries behind; they are thrown out when they come
-up. So every change costs O(log programs), and to look who is next O(tenants).
+up. So every change costs O(log programs), and to look who is next O(tenants). Where there is room
+for all nobody looks who would go first: that heap is cleared of old entries whenever it has grown
+to twice what was left the last time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 
 from .gate_program import GateProgram, GateTenant
+
+_FEW = 64
 
 
 class GateQueues:
@@ -24,13 +28,14 @@ class GateQueues:
         idle_s: seconds that a program between two calls keeps its room.
     """
 
-    __slots__ = ("_entries", "_idle_s", "_inside", "_lapses", "_rises", "_tenants")
+    __slots__ = ("_clear_at", "_entries", "_idle_s", "_inside", "_lapses", "_rises", "_tenants")
 
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
         self._entries = count()
         self._tenants: dict[str, GateTenant] = {}
         self._inside: list[tuple[float, float, int, GateProgram]] = []
+        self._clear_at = _FEW
         self._lapses: list[tuple[float, int, GateProgram]] = []
         self._rises: list[tuple[float, int, GateProgram]] = []
 
@@ -46,6 +51,10 @@ class GateQueues:
         """The program is in, or its place there is another one."""
         program.entry = entry = next(self._entries)
         heappush(self._inside, (-program.place[0], -program.place[1], entry, program))
+        if len(self._inside) >= self._clear_at:
+            self._inside = [kept for kept in self._inside if self._counts(kept[2], kept[3])]
+            heapify(self._inside)
+            self._clear_at = max(_FEW, 2 * len(self._inside))
 
     def held(self, program: GateProgram) -> None:
         """The program has a held call, or its place at the door is another one."""
@@ -89,10 +98,14 @@ class GateQueues:
         inside = self._inside
         while inside:
             _, _, entry, program = inside[0]
-            if program.inside and not program.going and program.entry == entry:
+            if self._counts(entry, program):
                 return program
             heappop(inside)
         return None
+
+    @staticmethod
+    def _counts(entry: int, program: GateProgram) -> bool:
+        return program.inside and not program.going and program.entry == entry
 
     @property
     def next_s(self) -> float:
