@@ -13,11 +13,16 @@ other's contexts out, and everybody computes them again. The gate stands before 
 4. Where there is no room for the best of them, programs that stand at least ``gap`` levels below it
    are told to go, worst first: their running calls end, further ones are held, and with the last
    running call their room is free. The better one need not wait for that where the cache, which is
-   larger than the limit, holds both. The same happens when the rooms have outgrown the cache.
+   larger than the limit, holds both, nor where it is small: of those who go the engine takes what
+   it needs, and they compute their contexts again anyway. The same happens when the rooms have
+   outgrown the cache.
    A program that goes will compute its context again (its room), and all that are held wait for
    that. What is gained: in its room, as often as the better one fits into it, others do not wait
    for what is left of it, for which the work it has had stands in, as in attained service. The
-   room cancels out; it pays where work so far >= calls held x room of the better one.
+   room cancels out; it pays where work so far >= calls held x room of the better one. Small ones
+   come one after the other, the more of them the further the two stand apart: what is left of one
+   is to what is left of the other as their levels' bounds, and each of as many saves half of it on
+   average, so that the work counts max(1, ratio ^ levels between them / 2) times.
 5. A program between two calls keeps its room for ``idle_s``; after that it has to come in again.
 6. A held program whose wait has reached beta times its service stands in the best level from then
    on, as in the queue itself.
@@ -45,6 +50,9 @@ from .tickets import Receipt, Ticket
 from .working_set import CallMeans
 
 _FIRST_CALLS = 8
+# A program is small that needs no more than such a part of the cache.
+_SMALL = 1 / 64
+_MOST_LEVELS_APART = 64
 
 
 class Gate:
@@ -241,7 +249,11 @@ class Gate:
             return staying + program.room <= limit
         needed = program.tokens - self._shared
         most = self.limit.most_tokens - self._shared
-        return staying + needed <= limit and self.used_tokens + needed <= most
+        beside = self.used_tokens + needed <= most or self._small(program)
+        return beside and staying + needed <= limit
+
+    def _small(self, program: GateProgram) -> bool:
+        return program.tokens - self._shared <= _SMALL * (self.limit.most_tokens - self._shared)
 
     def _make_room(self, best: GateProgram) -> bool:
         """Tell worse programs to go for this one; whether it fits already."""
@@ -260,7 +272,15 @@ class Gate:
         if worst.tenant is not best.tenant and worst.tenant.used <= best.tenant.used:
             return False  # nobody goes for a tenant that has more room for its share
         held = len(self._program_of) - self._running
-        return worst.work_tokens >= held * (best.tokens - self._shared)
+        gained = worst.work_tokens * self._one_after_the_other(worst, best)
+        return gained >= held * (best.tokens - self._shared)
+
+    def _one_after_the_other(self, worst: GateProgram, best: GateProgram) -> float:
+        """How many like the better one go through the room that the worse one would keep."""
+        if self._given_place is not None or not self._small(best):
+            return 1.0  # a given place is no level
+        apart = min(worst.place[0] - best.place[0], _MOST_LEVELS_APART)
+        return max(1.0, self._config.quantum_ratio**apart / 2)
 
     def _shed(self) -> None:
         """Tell the worst programs to go while the rooms exceed the cache; one may stay anyway."""

@@ -202,12 +202,33 @@ class TestWithALimit:
         worked(tight, "B", calls=4)
         tight.comes(ticket("A.1", attained_s=3.0))
         tight.comes(ticket("B.1", attained_s=7.0))
-        for n in range(20):
+        for n in range(40):
             tight.comes(ticket(f"E.{n}", attained_s=20.0))
         tight.comes(ticket("C.1"))
         assert tight.ends("B.1", receipt("B.1")) == []
         assert tight.comes(ticket("B.2", attained_s=7.0, tokens=310), known=300) == ["B.2"]
         assert tight.gate.paused_programs == 0
+
+    def test_the_further_a_small_one_stands_apart_the_more_it_pays(self) -> None:
+        for attained_s, paused in ((3.0, 0), (0.0, 1)):
+            door = Door(gate())
+            door.thrash()
+            worked(door, "B", calls=4)
+            door.comes(ticket("A.1", attained_s=19.0, tokens=470))
+            door.comes(ticket("B.1", attained_s=19.0))
+            for n in range(600):
+                door.gate.call_comes(ticket(f"E.{n}", attained_s=19.0), 0.0)
+            door.comes(ticket("C.1", attained_s=attained_s, tokens=5))
+            assert door.gate.paused_programs == paused
+
+    def test_a_small_one_waits_for_nobody_who_goes(self, tight: Door) -> None:
+        worked(tight, "B", calls=4)
+        tight.comes(ticket("A.1", attained_s=3.0, tokens=480))
+        tight.comes(ticket("B.1", attained_s=7.0))
+        assert tight.comes(ticket("D.1", tokens=175)) == ["D.1"], "the cache holds all"
+        assert tight.comes(ticket("C.1", tokens=5)) == ["C.1"]
+        assert tight.gate.used_tokens > CAPACITY
+        assert tight.comes(ticket("F.1", tokens=50)) == []
 
     def test_a_program_of_the_same_level_pauses_nobody(self, tight: Door) -> None:
         tight.comes(ticket("B.1"))
