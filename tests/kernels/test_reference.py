@@ -67,7 +67,10 @@ def test_what_is_stored_comes_back_and_nothing_else_changes(
 def test_packed_keys_and_values_are_one_page() -> None:
     """LMCache 4463: K and V in the channel dimension were read as two tensors."""
     packed = torch.arange(2 * 3 * 4 * 32, dtype=torch.int16).view(2, 3, 4, 32)
-    assert byte_view(packed).shape == (2, 3 * 4 * 32 * 2)
+    pages = byte_view(packed)
+    assert pages.shape == (2, 3 * 4 * 32 * 2)
+    for page, block in zip(pages, packed, strict=True):
+        assert torch.equal(page, block.flatten().view(torch.uint8))
 
 
 def test_a_page_with_gaps_is_refused() -> None:
