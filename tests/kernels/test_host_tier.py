@@ -138,6 +138,8 @@ def test_what_moves_is_not_evicted() -> None:
     assert tier.usage().moving_bytes == 2 * SIZE
     assert not store(tier, "b", [3, 4])
     assert store(tier, "b", [3])
+    assert store(tier, "c", [4]), "what moves is older, and stays all the same"
+    assert [tier.stored(program).chunks for program in ("moving", "b", "c")] == [2, 0, 1]
 
 
 def test_a_finished_program_frees_its_kv_at_once_and_shared_pieces_stay() -> None:
