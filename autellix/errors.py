@@ -11,7 +11,8 @@
     │   │   └── ReplicaLostError    a replica's process ended by itself
     │   ├── KvMoveError         KV blocks cannot be moved as asked; nothing was moved
     │   └── CallError           one call was refused or failed; the engine goes on
-    │       └── ContextLengthError  the prompt does not fit the model's context
+    │       └── CallRefusedError    the engine does not take it as it is asked for
+    │           └── ContextLengthError  the prompt does not fit the model's context
     ├── ModelError        the model cannot be found or prepared
     ├── VersionError      an installed library is not one this release was tested with
     ├── TraceError        a trace file cannot be read or written
@@ -67,7 +68,11 @@ class CallError(EngineError):
     """One call was refused or failed; the engine goes on."""
 
 
-class ContextLengthError(CallError):
+class CallRefusedError(CallError):
+    """The engine does not take a call as it is asked for; it would refuse it again."""
+
+
+class ContextLengthError(CallRefusedError):
     """The prompt does not fit the model's context."""
 
 

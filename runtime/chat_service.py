@@ -130,7 +130,8 @@ class ChatService:
                 f"The request is not a valid chat request: {_problems(cause)}."
             ) from cause
         except (VLLMClientError, GracefulHTTPError) as cause:
-            raise call_error(str(cause)) from cause
+            heard = errors_of_call.get()
+            raise heard[0] if heard else call_error(str(cause)) from cause
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             # vLLM's front end answers a cancelled call with an error reply; a cancel must stay one.

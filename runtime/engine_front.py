@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from autellix.errors import AutellixError, CallError
+from autellix.errors import AutellixError, CallError, CallRefusedError
 
 from ..scheduler.tickets import Receipt, Ticket
 from .answer_text import AnswerText
@@ -122,6 +122,9 @@ class EngineFront(EngineClient):
         except AutellixError as error:
             if (heard := errors_of_call.get()) is not None:
                 heard.append(error)
+            if isinstance(error, CallRefusedError):
+                # In vLLM's words, so that its application answers 400.
+                raise VLLMClientError(str(error)) from error
             raise
         finally:
             await stream.aclose()

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from autellix.errors import AutellixError, CallError, EngineError
+from autellix.errors import AutellixError, CallError, CallRefusedError, EngineError
 
 from ..scheduler.tickets import Receipt, Ticket
 from .protocols import EngineCall, EngineStats
@@ -153,7 +153,7 @@ def encode_call(call: EngineCall) -> bytes:
     """A call as bytes.
 
     Raises:
-        CallError: it holds what cannot be sent to another machine.
+        CallRefusedError: it holds what cannot be sent to another machine.
     """
     prompt = {key: value for key, value in call.prompt.items() if key not in _LOCAL_PROMPT_KEYS}
     options = {key: value for key, value in call.options.items() if value is not None}
@@ -161,7 +161,7 @@ def encode_call(call: EngineCall) -> bytes:
     if prompt.get("type", _TEXT) != _TEXT:
         unknown.append(f"a prompt of type {prompt['type']}")
     if unknown:
-        raise CallError(
+        raise CallRefusedError(
             f"The call has {', '.join(sorted(unknown))}, which is not sent to replicas on other "
             "machines: those take text alone. Serve the model with --engine vllm."
         )
@@ -169,7 +169,7 @@ def encode_call(call: EngineCall) -> bytes:
     try:
         return _encoder.encode(sent)
     except (TypeError, OverflowError) as cause:
-        raise CallError(f"The call cannot be sent to another machine: {cause}.") from cause
+        raise CallRefusedError(f"The call cannot be sent to another machine: {cause}.") from cause
 
 
 def encode_orders(orders: Sequence[Order]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,28 @@ def test_a_receipt_tells_what_was_decided_and_why_in_words(server: Server) -> No
     reasons = [reason for _, _, _, reason in receipt["decisions"]]
     assert all(isinstance(reason, str) and "{" not in reason for reason in reasons)
     assert any(reason.startswith("waited ") for reason in reasons)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"allowed_token_ids": []},
+        {"allowed_token_ids": [10**9]},
+        {"logit_bias": {"999999999": 1}},
+        {"bad_words": ["\u0000"], "min_tokens": 10**6},
+        {"max_tokens": 10**6},
+        {"temperature": -1},
+    ],
+)
+def test_what_the_engine_refuses_is_the_clients_fault(
+    server: Server, wrong: dict[str, Any]
+) -> None:
+    reply = Client(server).chat("refused", **wrong)
+    assert reply.status_code == 400, reply.text
+    assert reply.text.count("refused the call") <= 1
+    # A stream may have begun: then it tells.
+    streamed = Client(server).chat("refused", **wrong, stream=True)
+    assert streamed.status_code == 400 or '"code":400' in streamed.text.replace(" ", "")
 
 
 def test_a_session_in_the_body_goes_before_that_in_the_header(client: Client) -> None:
