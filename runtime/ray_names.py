@@ -41,6 +41,8 @@ if _numbers < _OLDEST or _numbers[0] > _NEWEST_MAJOR:
 
 # Ray tells its makers how it is used, unless told not to before it is imported.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Its handler of SIGTERM would take the place of ours, and end in an abort after it.
+os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
 
 try:
     import ray

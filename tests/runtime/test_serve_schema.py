@@ -14,7 +14,7 @@ from autellix.runtime.engine_host import EngineHost
 from autellix.runtime.serving import Server
 from tests.runtime.serve_client import Client, serving
 
-EVERYDAY, SLOW = 4, 60
+EVERYDAY, SLOW = 4, 120
 
 
 @pytest.fixture(scope="module")
