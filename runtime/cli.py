@@ -29,8 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    # Options without a variable of their own have AUTELLIX_COMMAND_OPTION.
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "AUTELLIX"},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 _RUN_EXAMPLES = """[bold]Examples[/bold]
@@ -253,10 +252,19 @@ def calibrate(
     engine_arg: options.EngineArg = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE.json", help="Write the preset there."),
+        typer.Option(
+            "-o",
+            "--output",
+            envvar="AUTELLIX_OUTPUT",
+            metavar="FILE.json",
+            help="Write the preset there.",
+        ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Name of the preset.", show_default="the model's")
+        str | None,
+        typer.Option(
+            envvar="AUTELLIX_CALIBRATE_NAME", help="Name of the preset.", show_default="the model's"
+        ),
     ] = None,
     as_json: Annotated[
         bool,
@@ -312,7 +320,9 @@ def top(
         float,
         typer.Option(envvar="AUTELLIX_REFRESH", metavar="SECONDS", help="Between two pictures."),
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="One picture, then leave.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", envvar="AUTELLIX_ONCE", help="One picture, then leave.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", envvar="AUTELLIX_JSON", help="One snapshot as JSON.")
     ] = False,
@@ -340,7 +350,7 @@ def doctor(
     with plain_errors(debug):
         findings = run_doctor()
         if as_json:
-            print(json.dumps(to_json(findings), indent=2))
+            print(to_json(findings))
         else:
             render(findings, Console())
         code = exit_code(findings)

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
@@ -31,6 +31,7 @@ from .engine_host import EngineHost
 from .engine_loop import EngineLoop
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .server_return import ServerReturn, gone
+from .web_address import fits_header, web_address
 
 Receipts = Callable[[Receipt], None]
 Parents = Callable[[str], Sequence[str]]
@@ -320,8 +321,10 @@ def connected_host(url: str, key: str = "") -> EngineHost:
         UsageError: the URL is none, or the key is not one of the server's.
         AutellixError: nobody answers there, or no such server.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    parts = web_address(url)
+    if not fits_header(key):
+        raise UsageError("The key in AUTELLIX_KEY has characters that no key has.")
+    if parts is None:
         raise UsageError(f"{url!r} is no URL of a server; give one like http://127.0.0.1:8000.")
     base = f"{parts.scheme}://{parts.netloc}"
     loop = EngineLoop("autellix-remote")

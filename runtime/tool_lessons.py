@@ -20,7 +20,7 @@ log = logging.getLogger("autellix")
 
 def tool_lessons_beside(journal: Path) -> Path:
     """Where the tool times of the runs with this journal lie."""
-    return journal.with_suffix(".tools.json")
+    return journal.parent / f"{journal.stem}.tools.json"
 
 
 class KeptToolTimes(ToolTimes):
@@ -75,7 +75,14 @@ def _read(path: Path) -> ToolTimes:
         return ToolTimes.from_wire(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         pass
-    except (OSError, ValueError, TypeError, AttributeError) as cause:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as cause:
         log.warning("How long tools took in earlier runs (%s) is left out: %s", path, cause)
     return ToolTimes()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from autellix.errors import AutellixError, UsageError
 
@@ -13,6 +13,7 @@ from ..tracing.live_wire import graph_from_wire, snapshot_from_wire
 from ..tracing.snapshot import ProgramGraph, RunSnapshot
 from ..tracing.view import RunOver
 from .top_route import LARGEST_PAGE, PROGRAMS
+from .web_address import fits_header, web_address
 
 _TIMEOUT_S = 5.0
 
@@ -30,18 +31,17 @@ class RemoteRun:
     """
 
     def __init__(self, url: str, key: str = "", *, most: int = 1_000) -> None:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        try:
-            port = parts.port
-        except ValueError:
-            port = 0
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            raise UsageError(f"{url} is no URL of a run; give one like http://127.0.0.1:8000.")
+        parts = web_address(url)
+        if parts is None:
+            raise UsageError(f"{url!r} is no URL of a run; give one like http://127.0.0.1:8000.")
+        if not fits_header(key):
+            raise UsageError("The key in AUTELLIX_KEY has characters that no key has.")
+        port = parts.port
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         )
         self.url = f"{parts.scheme}://{parts.netloc}"
-        self._connection = kind(parts.hostname, port, timeout=_TIMEOUT_S)
+        self._connection = kind(parts.hostname or "", port, timeout=_TIMEOUT_S)
         self._headers = {"Authorization": f"Bearer {key}", "Accept": "application/json"}
         self._most = most
         self._seen = False

@@ -47,11 +47,14 @@ Debug = Annotated[bool, typer.Option(envvar="AUTELLIX_DEBUG", help="Tracebacks."
 def show(
     file: File,
     program: Annotated[
-        str | None, typer.Option("--program", metavar="ID", help="Whose tree. [the longest]")
+        str | None,
+        typer.Option(
+            "--program", envvar="AUTELLIX_PROGRAM", metavar="ID", help="Whose tree. [the longest]"
+        ),
     ] = None,
     all_calls: Annotated[
         bool,
-        typer.Option("--all", envvar="AUTELLIX_TRACE_SHOW_ALL", help="Every call of the tree."),
+        typer.Option("--all", envvar="AUTELLIX_ALL", help="Every call of the tree."),
     ] = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -128,14 +131,28 @@ def diff(
 def whatif(
     file: File,
     policy: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Policies to predict. [the recorded one]")
+        str,
+        typer.Option(
+            envvar="AUTELLIX_POLICIES",
+            metavar="NAME,...",
+            help="Policies to predict. [the recorded one]",
+        ),
     ] = "",
     replicas: Annotated[
-        str, typer.Option(metavar="N,...", help="Numbers of replicas. [as recorded]")
+        str,
+        typer.Option(
+            envvar="AUTELLIX_WHATIF_REPLICAS",
+            metavar="N,...",
+            help="Numbers of replicas. [as recorded]",
+        ),
     ] = "",
     engine: Annotated[
         str | None,
-        typer.Option(metavar="PRESET", help="A preset, or a file of calibrate. [fitted to FILE]"),
+        typer.Option(
+            envvar="AUTELLIX_PRESET",
+            metavar="PRESET",
+            help="A preset, or a file of calibrate. [fitted to FILE]",
+        ),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,
@@ -184,7 +201,10 @@ def _preset(name: str) -> EngineModel:
 def report(
     file: File,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="[FILE.html beside it]")
+        Path | None,
+        typer.Option(
+            "-o", "--output", envvar="AUTELLIX_OUTPUT", metavar="FILE", help="[FILE.html beside it]"
+        ),
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -202,15 +222,29 @@ def export(
     file: File,
     to: Annotated[
         ExportForm,
-        typer.Option(help="perfetto is for ui.perfetto.dev; otlp sends spans where OTEL_* says."),
+        typer.Option(
+            envvar="AUTELLIX_FORMAT",
+            help="perfetto is for ui.perfetto.dev; otlp sends spans where OTEL_* says.",
+        ),
     ],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="OUT", help="- is stdout. [beside FILE]"),
+        typer.Option(
+            "-o",
+            "--output",
+            envvar="AUTELLIX_OUTPUT",
+            metavar="OUT",
+            help="- is stdout. [beside FILE]",
+        ),
     ] = None,
     program: Annotated[
         list[str] | None,
-        typer.Option("--program", metavar="ID", help="Only this one, in graphs; repeatable."),
+        typer.Option(
+            "--program",
+            envvar="AUTELLIX_PROGRAM",
+            metavar="ID",
+            help="Only this one, in graphs; repeatable.",
+        ),
     ] = None,
     debug: Debug = False,
 ) -> None:

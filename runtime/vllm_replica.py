@@ -165,6 +165,8 @@ class VllmReplica:
         except VLLMClientError as cause:
             raise call_error(str(cause)) from cause
         except EngineGenerateError as cause:
+            if isinstance(cause.__cause__, OverflowError):  # a number that is too large to be sent
+                raise call_error(str(cause.__cause__)) from cause
             raise CallError(f"The engine failed on a call: {cause.__cause__ or cause}.") from cause
         finally:
             with contextlib.suppress(RuntimeError):

@@ -47,6 +47,8 @@ class ProgramBlocks:
         # By program the hashes it has, in the order of its contexts; by hash how many have it.
         self._hashes: dict[str, dict[BlockHash, None]] = {}
         self._having: dict[BlockHash, int] = {}
+        # Programs of whose contexts the cache has lost something before what it has.
+        self._holed: set[str] = set()
         # What a second program has had too; of ended programs what none has had since, and of that
         # what keeps its place for as long as there are enough empty blocks.
         self._shared: set[BlockHash] = set()
@@ -64,8 +66,9 @@ class ProgramBlocks:
         Args:
             hashes: of the blocks that its tokens fill, first to last.
         """
-        self._unread.append((program, hashes))
-        self._unread_hashes += len(hashes)
+        if hashes:
+            self._unread.append((program, hashes))
+            self._unread_hashes += len(hashes)
         if self._unread_hashes > self._pool.num_gpu_blocks:
             self._read()
         if self._to_go:
@@ -74,7 +77,8 @@ class ProgramBlocks:
     def tokens(self, program: str) -> int:
         """Tokens in the blocks that the program has still."""
         self._read()
-        return len(self._blocks(self._hashes.get(program, ()))) * self._pool.hash_block_size
+        held = sum(1 for content in self._hashes.get(program, ()) if self._blocks((content,)))
+        return held * self._pool.hash_block_size
 
     def age(self, program: str) -> None:
         """What only this program has goes first."""
@@ -89,6 +93,7 @@ class ProgramBlocks:
         """The program is over: what no other has had goes first."""
         self._read()
         mine = self._hashes.pop(program, {})
+        self._holed.discard(program)
         self._kept -= len(mine)
         ended, shared = self._ended, self._shared
         for content in self._drop(mine):
@@ -98,6 +103,7 @@ class ProgramBlocks:
         if len(ended) > self._pool.num_gpu_blocks:
             for content in list(islice(ended, len(ended) - self._pool.num_gpu_blocks)):
                 del ended[content]
+            self._to_go = [content for content in self._to_go if content in ended]
         if len(shared) > 2 * self._pool.num_gpu_blocks:
             self._shared = {content for content in shared if self._blocks((content,))}
         self._let_ended_go()
@@ -115,7 +121,9 @@ class ProgramBlocks:
         having, ended = self._having, self._ended
         for program, hashes in unread:
             mine = self._hashes.setdefault(program, {})
-            new = bisect_left(hashes, True, key=lambda content: content not in mine) if mine else 0
+            new = 0
+            if mine and program not in self._holed:
+                new = bisect_left(hashes, True, key=lambda content: content not in mine)
             self._kept -= len(mine)
             for content in hashes[new:]:
                 if content not in mine:
@@ -180,4 +188,7 @@ class ProgramBlocks:
             self._kept -= len(lost)
             if not mine:
                 del self._hashes[program]
+                self._holed.discard(program)
+            elif lost:
+                self._holed.add(program)
         self._sweep_at = max(2 * self._kept, _SWEEP_FACTOR * self._pool.num_gpu_blocks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -14,7 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from autellix.errors import EngineStartError, TargetError
-from autellix.runtime import run_command
+from autellix.runtime import doctor, run_command
 from autellix.runtime.cli import app
 from autellix.runtime.run_command import RunRequest
 from autellix.runtime.settings import Settings
@@ -55,7 +56,7 @@ def test_every_option_of_every_command_has_a_variable() -> None:
         for parameter in command.params:
             if parameter.param_type_name == "option" and not parameter.is_eager:
                 name = f"{context.command_path} {parameter.opts[0]}"
-                yield name, parameter.envvar or f"{context.auto_envvar_prefix}_{parameter.name}"
+                yield name, parameter.envvar or "none"
         for each in getattr(command, "commands", {}).values():
             yield from options(each, typer.Context(each, parent=context, info_name=each.name))
 
@@ -67,7 +68,21 @@ def test_every_option_of_every_command_has_a_variable() -> None:
     assert variables["autellix trace show --json"] == "AUTELLIX_JSON"
 
 
-def test_an_option_without_a_variable_of_its_own_is_set_by_its_commands() -> None:
+def test_what_the_doctor_finds_as_json_is_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = doctor.Finding(area="python", status="ok", what="3.11")
+    monkeypatch.setattr(doctor, "run_doctor", lambda: [found])
+    for arguments, env in ((("doctor", "--json"), {}), (("doctor",), {"AUTELLIX_JSON": "1"})):
+        result = call(*arguments, env=env)
+        assert json.loads(result.stdout)["ok"] is True
+
+
+def test_a_variable_that_is_no_options_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "run_doctor", list)
+    result = call("doctor", "--json", env={"AUTELLIX_VERSION": "0.3.1", "AUTELLIX_HELP": "1"})
+    assert json.loads(result.stdout) == {"ok": True, "findings": []}
+
+
+def test_a_name_from_the_environment_is_checked_as_one_from_the_command_line() -> None:
     result = call("calibrate", env={"AUTELLIX_CALIBRATE_NAME": " "})
     assert result.exit_code == 2
     assert "--name is empty; leave it out" in result.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import textwrap
 import time
@@ -191,8 +192,12 @@ def test_what_the_server_has_to_say_cannot_be_said_here(server: Server) -> None:
 def test_wrong_urls_and_keys_are_told_in_words(server: Server) -> None:
     with pytest.raises(UsageError, match="wants a key of one of its tenants"):
         autellix.connect(server.url, "sk-wrong")
-    for url in ("ftp://x", ""):
-        with pytest.raises(UsageError, match=f"'{url}' is no URL of a server; give one like"):
+    for key in ("a\nb", "é"):
+        with pytest.raises(UsageError, match="has characters that no key has"):
+            autellix.connect(server.url, key)
+    for url in ("ftp://x", "", " ", "http://[::1", "http://127.0.0.1:99999"):
+        said = re.escape(f"{url!r} is no URL of a server; give one like")
+        with pytest.raises(UsageError, match=said):
             autellix.connect(url)
     with pytest.raises(AutellixError, match=r"Nothing answers at http://127\.0\.0\.1:1"):
         autellix.connect("http://127.0.0.1:1")

@@ -57,6 +57,9 @@ def test_a_receipt_tells_what_was_decided_and_why_in_words(server: Server) -> No
         {"bad_words": ["\u0000"], "min_tokens": 10**6},
         {"max_tokens": 10**6},
         {"temperature": -1},
+        {"top_k": 2**64, "temperature": 1},
+        {"structured_outputs": "a"},
+        {"structured_outputs": [1]},
     ],
 )
 def test_what_the_engine_refuses_is_the_clients_fault(

@@ -28,6 +28,7 @@ def run(path: Path, name: str, *seconds: float) -> None:
 
 def test_they_lie_beside_the_journal() -> None:
     assert tool_lessons_beside(Path("/s/journal.sqlite")) == Path("/s/journal.tools.json")
+    assert tool_lessons_beside(Path()) == Path(".tools.json")
 
 
 def test_the_engine_hears_what_earlier_runs_saw_with_the_first_tool_of_a_run(path: Path) -> None:
@@ -69,7 +70,18 @@ def test_a_tools_last_durations_push_older_ones_out(path: Path) -> None:
     assert len(ToolLessons(path).times.to_wire()["grep"]) == 64
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"grep": 3}', '{"grep": ["x"]}', "\x00"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1]",
+        '{"grep": 3}',
+        '{"grep": ["x"]}',
+        "\x00",
+        '{"grep": [1' + 400 * "0" + "]}",
+        100_000 * "[",
+    ],
+)
 def test_a_file_that_cannot_be_read_is_left_out_with_a_line_and_replaced(
     path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:

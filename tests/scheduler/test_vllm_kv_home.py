@@ -140,6 +140,43 @@ def test_programs_that_are_never_told_to_be_over_do_not_pile_up(
     assert not blocks._kept and not blocks._having
 
 
+def test_without_a_prefix_cache_what_has_ended_does_not_pile_up(
+    world: Callable[..., World],
+) -> None:
+    one = world(host_blocks=0, blocks=200)
+    blocks = one.scheduler.kv_homes._blocks
+    blocks._empty_in_front = lambda: 64  # as then, when no block ever has content
+    for number in range(40):
+        one.run(f"p{number}", prompt(number))
+        one.scheduler.autellix_forget(f"p{number}")
+    assert max(len(blocks._to_go), len(blocks._ended)) <= 200
+
+
+def test_calls_shorter_than_a_block_leave_nothing_behind(world: Callable[..., World]) -> None:
+    one = world(host_blocks=0, blocks=34)
+    blocks = one.scheduler.kv_homes._blocks
+    for _ in range(20):
+        one.run("a", [1])
+    assert not blocks._unread
+    assert blocks.tokens("a") == 0
+    assert not blocks._hashes
+
+
+def test_a_context_whose_beginning_was_lost_is_known_again_when_it_is_computed_again(
+    world: Callable[..., World],
+) -> None:
+    one = world(host_blocks=0, blocks=34)
+    one.run("a", prompt(1))
+    blocks = one.scheduler.kv_homes._blocks
+    assert blocks.tokens("a") == 40
+    first = next(iter(blocks._hashes["a"]))
+    one.scheduler.kv_cache_manager.block_pool._maybe_evict_cached_block(*blocks._blocks((first,)))
+    blocks._sweep()
+    assert blocks.tokens("a") == 36
+    one.run("a", prompt(1))
+    assert blocks.tokens("a") == 40
+
+
 def test_of_a_longer_context_only_what_is_new_is_noted(world: Callable[..., World]) -> None:
     one = world(host_blocks=0, blocks=34)
     context = prompt(1)
