@@ -206,8 +206,8 @@ class ClientSessions:
         if self._open_calls.get(name, 0) >= self._max_calls:
             raise Refusal(
                 429,
-                f"{self._max_calls} calls are under way, which is as many as may be at once; wait "
-                "for some to end.",
+                f"{self._max_calls} calls are under way, which is as many as may be at once: wait "
+                "for some to end, and ask for no more in one request.",
                 "too_many_calls",
             )
         if len(session.calls) >= self._max_session_calls:

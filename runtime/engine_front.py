@@ -41,6 +41,11 @@ def _ignore(receipt: Receipt) -> None:
     pass
 
 
+def _fits_nothing(output: RequestOutput) -> bool:
+    """Whether a guided call has ended because its grammar left nothing to say."""
+    return output.finished and any(each.finish_reason == "error" for each in output.outputs)
+
+
 class EngineFront(EngineClient):
     """An ``Engine`` as vLLM's own front end sees one; make it with :func:`engine_front`.
 
@@ -118,6 +123,11 @@ class EngineFront(EngineClient):
                     self.on_receipt(receipt)
                     if served is not None and chunk.output.finished:
                         served.answered(ticket.call)
+                if guided is not None and _fits_nothing(chunk.output):
+                    raise CallRefusedError(
+                        "No text fits the structure that was asked for: its schema, grammar or "
+                        "pattern allows no token at some point. Ask for one that texts can have."
+                    )
                 yield chunk.output
         except AutellixError as error:
             if (heard := errors_of_call.get()) is not None:

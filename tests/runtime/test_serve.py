@@ -60,6 +60,9 @@ def test_a_receipt_tells_what_was_decided_and_why_in_words(server: Server) -> No
         {"top_k": 2**64, "temperature": 1},
         {"structured_outputs": "a"},
         {"structured_outputs": [1]},
+        {"structured_outputs": {"json": {"$ref": "#"}}},
+        {"structured_outputs": {"grammar": "root ::= root"}},
+        {"structured_outputs": {"regex": "[^\\s\\S]"}},
     ],
 )
 def test_what_the_engine_refuses_is_the_clients_fault(
