@@ -31,7 +31,7 @@ from .engine_host import EngineHost
 from .engine_loop import EngineLoop
 from .protocols import EngineCall, EngineChunk, EngineStats
 from .server_return import ServerReturn, gone
-from .web_address import fits_header, web_address
+from .web_address import check_key, web_address
 
 Receipts = Callable[[Receipt], None]
 Parents = Callable[[str], Sequence[str]]
@@ -322,8 +322,7 @@ def connected_host(url: str, key: str = "") -> EngineHost:
         AutellixError: nobody answers there, or no such server.
     """
     parts = web_address(url)
-    if not fits_header(key):
-        raise UsageError("The key in AUTELLIX_KEY has characters that no key has.")
+    check_key(key)
     if parts is None:
         raise UsageError(f"{url!r} is no URL of a server; give one like http://127.0.0.1:8000.")
     base = f"{parts.scheme}://{parts.netloc}"

@@ -13,7 +13,7 @@ from ..tracing.live_wire import graph_from_wire, snapshot_from_wire
 from ..tracing.snapshot import ProgramGraph, RunSnapshot
 from ..tracing.view import RunOver
 from .top_route import LARGEST_PAGE, PROGRAMS
-from .web_address import fits_header, web_address
+from .web_address import check_key, web_address
 
 _TIMEOUT_S = 5.0
 
@@ -34,8 +34,7 @@ class RemoteRun:
         parts = web_address(url)
         if parts is None:
             raise UsageError(f"{url!r} is no URL of a run; give one like http://127.0.0.1:8000.")
-        if not fits_header(key):
-            raise UsageError("The key in AUTELLIX_KEY has characters that no key has.")
+        check_key(key)
         port = parts.port
         kind = (
             http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection

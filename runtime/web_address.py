@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult, urlsplit
 
+from autellix.errors import UsageError
+
 
 def web_address(url: str) -> SplitResult | None:
     """The parts of an address, with or without ``http://``; None where it is none."""
@@ -15,6 +17,11 @@ def web_address(url: str) -> SplitResult | None:
     return parts if parts.scheme in ("http", "https") and named else None
 
 
-def fits_header(key: str) -> bool:
-    """Whether a key can be sent: visible characters of ASCII."""
-    return key.isascii() and (not key or key.isprintable())
+def check_key(key: str) -> None:
+    """Refuse a key that cannot be sent in a header.
+
+    Raises:
+        UsageError: it has other characters than visible ones of ASCII.
+    """
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError("The key in AUTELLIX_KEY has characters that no key has.")
