@@ -52,7 +52,7 @@ def _machine() -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "load_average": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
         **versions,
     }
 

@@ -9,7 +9,6 @@ is counted too: it goes on while they come.
 from __future__ import annotations
 
 import argparse
-import gc
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from autellix.scheduler.engine_model import preset_named
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.sim_programs import SimProgram
 from autellix.scheduler.simulator import Simulation
+from benchmarks.options import fewer_collections
 from benchmarks.result_file import result_document, write_result
 from benchmarks.workload_generators import sharegpt
 
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.4, help="programs a second")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    gc.set_threshold(200_000, 50, 50)
+    fewer_collections()
     runs = []
     for policy in args.policies.split(","):
         runs.append(measure(policy, args.calls, args.rate))
