@@ -7,10 +7,13 @@ time, in turns (A B A B ...), by the same client with the same requests. For eac
 alone (one call after the other) and together (so many at a time), plain and streamed:
 
 - ``call_ms``: duration of a call, median of a round, milliseconds;
-- ``round_s``: the whole round, seconds.
+- ``round_s``: the whole round, seconds;
+- ``server_ms``: processor time of the server's own process, per call, milliseconds.
 
-The ratio is the median over the pairs of neighbouring rounds. Then 1,000 sessions are opened on
-`autellix serve`, each with one call, and what its process has grown by is shared among them.
+Two processes of the very same server differ by a few per cent for as long as they live: so both
+are started anew several times (``--starts``), and the ratio is the median over the pairs of
+neighbouring rounds of all starts. Then 1,000 sessions are opened on `autellix serve`, each with one
+call, and what its process has grown by is shared among them.
 """
 
 from __future__ import annotations
@@ -41,6 +44,10 @@ ARGUMENTS = {"max_num_seqs": 32, "max_model_len": 2048}
 PROMPT = "Case {number}. Write about the sea, the wind and the ships that cross it."
 STARTED_WITHIN_S = 180.0
 MODEL = "model"
+SIDES = ("autellix", "vllm")
+SIZES = {"alone": (6, 1), "together": (32, 16)}  # calls a round, at a time
+
+Pair = dict[str, dict[str, float]]  # what a round took, by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +111,28 @@ def running(command: list[str], port: int, log: Path) -> Iterator[Running]:
         process.wait(60)
 
 
+@contextmanager
+def both(folder: str, port: int, *, first: str) -> Iterator[dict[str, Running]]:
+    """Both servers, ``first`` started first."""
+    commands = {"autellix": autellix_serve(folder, port), "vllm": vllm_serve(folder, port + 1)}
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        servers: dict[str, Running] = {}
+        for side in sorted(SIDES, key=lambda side: side != first):
+            process = running(commands[side], port + SIDES.index(side), logs / f"{side}.log")
+            servers[side] = stack.enter_context(process)
+        yield servers
+
+
 async def one_round(
-    url: str, *, calls: int, at_once: int, tokens: int, stream: bool
+    server: Running, *, calls: int, at_once: int, tokens: int, stream: bool
 ) -> dict[str, float]:
     """``calls`` calls, so many at a time; what they took."""
+    process = psutil.Process(server.pid)
     walls: list[float] = []
     numbers = iter(range(calls))
     limits = httpx.Limits(max_connections=at_once)
-    async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
+    async with httpx.AsyncClient(base_url=server.url, timeout=300, limits=limits) as http:
 
         async def work() -> None:
             for number in numbers:
@@ -125,35 +146,46 @@ async def one_round(
                         pass
                 walls.append(time.perf_counter() - began)
 
+        worked = sum(process.cpu_times()[:2])
         began = time.perf_counter()
         await asyncio.gather(*(work() for _ in range(at_once)))
+        ended = time.perf_counter()
     return {
         "call_ms": statistics.median(walls) * 1e3,
-        "round_s": time.perf_counter() - began,
+        "round_s": ended - began,
+        "server_ms": (sum(process.cpu_times()[:2]) - worked) / calls * 1e3,
     }
 
 
-def compared(servers: dict[str, Running], *, rounds: int, **way: Any) -> dict[str, Any]:
-    """Both servers in turns: every round, the medians and the ratios."""
-    sides: dict[str, list[dict[str, float]]] = {side: [] for side in servers}
+def in_turns(servers: dict[str, Running], *, rounds: int, **way: Any) -> list[Pair]:
+    """Both servers' rounds, pair by pair; the first pair, for warming up, is left out."""
+    pairs: list[Pair] = []
     for number in range(rounds + 1):
         # The order within a pair changes, so that neither gains from being the second.
-        for side in sorted(servers, reverse=bool(number % 2)):
-            done = asyncio.run(one_round(servers[side].url, **way))
-            if number:  # the first is for warming up
-                sides[side].append(done)
-    ratios = {
-        key: statistics.median(
-            ours[key] / theirs[key]
-            for ours, theirs in zip(sides["autellix"], sides["vllm"], strict=True)
-        )
+        order = sorted(servers, reverse=bool(number % 2))
+        pairs.append({side: asyncio.run(one_round(servers[side], **way)) for side in order})
+    return pairs[1:]
+
+
+def compared(starts: list[list[Pair]]) -> dict[str, Any]:
+    """The pairs of every start, each side's medians and the ratios, of all and of each start."""
+    pairs = [pair for start in starts for pair in start]
+    return {
+        "starts": starts,
+        "medians": {
+            side: {key: statistics.median(pair[side][key] for pair in pairs) for key in measured}
+            for side, measured in pairs[0].items()
+        },
+        "ratios": _ratios(pairs),
+        "ratios_of_starts": [_ratios(start) for start in starts],
+    }
+
+
+def _ratios(pairs: list[Pair]) -> dict[str, float]:
+    return {
+        key: statistics.median(pair["autellix"][key] / pair["vllm"][key] for pair in pairs)
         for key in ("call_ms", "round_s")
     }
-    medians = {
-        side: {key: statistics.median(r[key] for r in done) for key in ratios}
-        for side, done in sides.items()
-    }
-    return {"way": way, "rounds": sides, "medians": medians, "ratios": ratios}
 
 
 def idle_sessions(server: Running, count: int) -> dict[str, Any]:
@@ -195,34 +227,39 @@ def _sessions(http: httpx.Client) -> Iterator[Any]:
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--starts", type=int, default=4, help="how often both are started")
+    parser.add_argument("--rounds", type=int, default=2, help="pairs of rounds a start")
     parser.add_argument("--tokens", type=int, default=32, help="output tokens a call")
     parser.add_argument("--sessions", type=int, default=1000)
-    parser.add_argument("--ways", nargs="*", default=["alone", "together"])
+    parser.add_argument("--ways", nargs="*", default=list(SIZES))
     parser.add_argument("--port", type=int, default=18100)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     set_engine_environment(debug=False, replicas=2)  # both share the machine
     os.environ["OMP_NUM_THREADS"] = str(os.cpu_count() or 1)  # but one works at a time
     folder = str(resolve_model(None, progress=False))
-    with ExitStack() as stack:
-        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        commands = {"autellix": autellix_serve(folder, args.port)}
-        commands["vllm"] = vllm_serve(folder, args.port + 1)
-        servers = {
-            side: stack.enter_context(running(command, args.port + number, logs / f"{side}.log"))
-            for number, (side, command) in enumerate(commands.items())
+    ways = {
+        f"{name}_{'streamed' if stream else 'plain'}": {
+            "calls": SIZES[name][0],
+            "at_once": SIZES[name][1],
+            "tokens": args.tokens,
+            "stream": stream,
         }
-        found: dict[str, Any] = {}
-        sizes = {"alone": (6, 1), "together": (32, 16)}
-        for name in args.ways:
-            calls, at_once = sizes[name]
-            for stream in (False, True):
-                way = {"calls": calls, "at_once": at_once, "tokens": args.tokens}
-                done = compared(servers, rounds=args.rounds, stream=stream, **way)
-                found[f"{name}_{'streamed' if stream else 'plain'}"] = done
-                print(name, "streamed" if stream else "plain", json.dumps(done["ratios"]))
-        memory = idle_sessions(servers["autellix"], args.sessions)
+        for name in args.ways
+        for stream in (False, True)
+    }
+    done: dict[str, list[list[Pair]]] = {name: [] for name in ways}
+    memory: dict[str, Any] = {}
+    for start in range(args.starts):
+        with both(folder, args.port, first=SIDES[start % 2]) as servers:
+            for name, way in ways.items():
+                done[name].append(in_turns(servers, rounds=args.rounds, **way))
+                print(start, name, json.dumps(_ratios(done[name][-1])), flush=True)
+            if start == args.starts - 1:
+                memory = idle_sessions(servers["autellix"], args.sessions)
+    found = {name: {"way": ways[name], **compared(starts)} for name, starts in done.items()}
+    for name, way in found.items():
+        print(name, json.dumps(way["ratios"]))
     write_result(args.json, result_document(ways=found, idle_sessions=memory))
 
 

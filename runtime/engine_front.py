@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from .answer_text import AnswerText
 from .guided import bound_whitespace
 from .model_front import ModelFront
 from .protocols import Engine, EngineCall
-from .served_call import served_call
+from .served_call import ServedCall, served_call
 from .vllm_names import (
     AsyncLLM,
     EngineClient,
@@ -95,14 +95,8 @@ class EngineFront(EngineClient):
             options.pop(ours, None)
         extra = sampling_params.extra_args or {}
         served = served_call.get()
-        if served is not None:
-            try:
-                ticket = served.ticket()
-            except CallError as refused:
-                # In vLLM's words, so that its application answers 400 wherever this is raised.
-                raise VLLMClientError(str(refused)) from refused
-        else:
-            ticket = Ticket.from_flat(extra) or Ticket(program=request_id, call=request_id)
+        given = _ticket(served, extra)
+        ticket = given or Ticket(program=request_id, call=request_id)
         ticket = replace(ticket, prompt_tokens=len(prompt.get("prompt_token_ids") or ()))
         sampling_params.extra_args = {**extra, **ticket.to_flat()}
         guided = sampling_params.structured_outputs
@@ -140,8 +134,8 @@ class EngineFront(EngineClient):
             await stream.aclose()
             if self.on_content is not None:
                 self.on_content(ticket.call, self._prompt_text(prompt), answer.text)
-            if receipt is None:
-                settling = asyncio.create_task(self._settle(ticket.call))
+            if receipt is None or given is None:
+                settling = asyncio.create_task(self._settle(ticket, receipt, alone=given is None))
                 self._settling.add(settling)
                 settling.add_done_callback(self._settling.discard)
                 await asyncio.shield(settling)
@@ -153,8 +147,14 @@ class EngineFront(EngineClient):
         tokenizer = self.renderer.tokenizer
         return tokenizer.decode(prompt.get("prompt_token_ids") or []) if tokenizer else ""
 
-    async def _settle(self, call_id: str) -> None:
-        """Fetch the receipt of a call that ended early."""
+    async def _settle(self, ticket: Ticket, receipt: Receipt | None, *, alone: bool) -> None:
+        """Fetch the receipt of a call that ended early; one that came alone ends its program."""
+        if receipt is None:
+            await self._fetch_receipt(ticket.call)
+        if alone:
+            self.engine.forget(ticket.program)
+
+    async def _fetch_receipt(self, call_id: str) -> None:
         try:
             receipt = await self.engine.abort(call_id)
         except Exception as error:  # whatever a dying engine says: its calls have no receipts
@@ -196,6 +196,17 @@ def engine_front(engine: Engine, borrowed: AsyncLLM | ModelFront) -> EngineFront
     missing = {name: _passed_on(name) for name in EngineFront.__abstractmethods__}
     complete: Any = type("EngineFront", (EngineFront,), missing)
     return complete(engine, borrowed)
+
+
+def _ticket(served: ServedCall | None, extra: Mapping[str, Any]) -> Ticket | None:
+    """The ticket of a call; None for one that came without: it is a program of its own."""
+    if served is None:
+        return Ticket.from_flat(extra)
+    try:
+        return served.ticket()
+    except CallError as refused:
+        # In vLLM's words, so that its application answers 400 wherever this is raised.
+        raise VLLMClientError(str(refused)) from refused
 
 
 def _xgrammar_takes(sampling: SamplingParams) -> bool:

@@ -196,8 +196,7 @@ class ReplicaPool:
         slot = await self._place(call)
         replica, call_id = slot.replica, call.ticket.call
         assert replica is not None, "a slot that serves has a replica"
-        slot.calls.add(call_id)
-        slot.programs.add(call.ticket.program)
+        slot.call_comes(call_id, call.ticket.program)
         self._where[call_id] = slot
         stream = replica.generate(call)
         receipt: Receipt | None = None
@@ -262,7 +261,7 @@ class ReplicaPool:
         slots = [slot for slot in self.slots if program in slot.programs]
         if ends:
             for slot in slots:
-                slot.programs.discard(program)
+                slot.programs.pop(program, None)
         return [slot.replica for slot in slots if slot.replica is not None]
 
     # ── state and end ────────────────────────────────────────────────────────────────────────

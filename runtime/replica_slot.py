@@ -25,6 +25,7 @@ log = logging.getLogger("autellix")
 
 _SIZES_TIMEOUT_S = 10.0
 _LOOKS = 4
+_MOST_PROGRAMS = 100_000  # that a replica is known to have had calls of
 _SIZES = ("seats", "kv_tokens", "block_tokens", "token_budget")
 
 
@@ -61,7 +62,8 @@ class ReplicaSlot:
         replica: the present one.
         state: see the module.
         calls: under way, by id.
-        programs: that the present replica has had calls of and that have not ended.
+        programs: that the present replica has had calls of and that have not ended, the one that
+            was served last at the end. Where nobody tells of their ends the oldest go.
         answered: whether the present replica has answered a call.
         told: what the present replica has told of its state, unasked.
         restarts_done: how often a replica was lost and replaced.
@@ -79,7 +81,7 @@ class ReplicaSlot:
         self.replica: Replica | None = None
         self.state: ReplicaState = "starting"
         self.calls: set[str] = set()
-        self.programs: set[str] = set()
+        self.programs: dict[str, None] = {}
         self.answered = False
         self.told = EngineStats()
         self.restarts_done = 0
@@ -101,6 +103,14 @@ class ReplicaSlot:
     def may_serve_again(self) -> bool:
         """Whether it takes calls now or is on the way to."""
         return self.state in ("starting", "serving", "lost")
+
+    def call_comes(self, call: str, program: str) -> None:
+        """A call of the program goes to the present replica."""
+        self.calls.add(call)
+        self.programs.pop(program, None)
+        self.programs[program] = None
+        if len(self.programs) > _MOST_PROGRAMS:
+            del self.programs[next(iter(self.programs))]
 
     def heard(self) -> None:
         """The replica has given a sign of life."""

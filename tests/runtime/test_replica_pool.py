@@ -19,6 +19,7 @@ from autellix.errors import (
     ReplicaLostError,
     SettingsError,
 )
+from autellix.runtime import replica_slot
 from autellix.runtime.protocols import EngineCall, EngineChunk, EngineStats
 from autellix.runtime.replica_pool import ReplicaPool, together
 from autellix.runtime.restarts import Losses, Restarts
@@ -491,6 +492,23 @@ def test_the_balancer_places_calls_and_forgets_programs_that_end() -> None:
     assert (of_a.forgotten, of_a.told_away) == (["a"], [])
     assert (of_b.forgotten, of_b.told_away) == ([], ["b"])
     assert (of_a.told_return, of_b.told_return) == ([], ["b"])
+
+
+def test_programs_whose_end_nobody_tells_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_slot, "_MOST_PROGRAMS", 20)
+    fleet = Fleet([FakeReplica(0)])
+
+    async def work(pool: ReplicaPool) -> None:
+        for number in range(60):
+            await answer(pool, call(f"once{number}", tokens=1, program=f"once{number}"))
+            await answer(pool, call(f"often{number}", tokens=1, program="often"))
+        assert len(pool.slots[0].programs) == 20
+        for program in ("often", "once59", "once0"):
+            pool.forget(program)
+        assert len(pool.slots[0].programs) == 18
+
+    with_pool(fleet, work)
+    assert fleet.started[0].forgotten == ["often", "once59"]
 
 
 def test_growing_starts_replicas_and_shrinking_drains_the_last_ones() -> None:
