@@ -72,6 +72,7 @@ def vllm_serve(folder: str, port: int) -> list[str]:
     command += ["--port", str(port), "--host", "127.0.0.1", "--served-model-name", MODEL]
     command += ["--dtype", "bfloat16", "--enforce-eager", "--block-size", "32"]
     command += ["--max-num-batched-tokens", "2048", "--disable-uvicorn-access-log"]
+    command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"]
     command += ["--distributed-executor-backend"]
     command += ["vllm.v1.executor.uniproc_executor.UniProcExecutor"]
     for name, value in ARGUMENTS.items():

@@ -140,8 +140,8 @@ class Rest:
             self._known = list(delivered.token_ids)
             self._tokens, self._characters = delivered.tokens, delivered.characters
 
-    def of(self, output: Any) -> Any | None:
-        """The output as the caller is to see it; None while it holds nothing new.
+    def cut(self, output: Any) -> bool:
+        """Leave in the output what is new to the caller; whether there is anything.
 
         Raises:
             CallError: the second attempt says something else than what was delivered.
@@ -149,7 +149,7 @@ class Rest:
         if self._way is WayOn.AFTER:
             output.prompt_token_ids = self._prompt_ids
         if not self._tokens and not self._characters:
-            return output
+            return True
         choice = output.outputs[0]
         had = list(choice.token_ids[: self._tokens])
         if self._way is WayOn.AFTER:
@@ -167,4 +167,4 @@ class Rest:
         hidden = min(self._characters, len(choice.text))
         self._characters -= hidden
         choice.text = choice.text[hidden:]
-        return output if choice.token_ids or choice.text or output.finished else None
+        return bool(choice.token_ids or choice.text or output.finished)

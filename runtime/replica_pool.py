@@ -208,9 +208,8 @@ class ReplicaPool:
                     slot.answered = True
                 if chunk.output.finished:
                     self._where.pop(call_id, None)
-                output = rest.of(chunk.output)
-                if output is not None:
-                    yield EngineChunk(output=output, receipt=chunk.receipt)
+                if rest.cut(chunk.output):
+                    yield chunk
         except ReplicaLostError:
             slot.lose(replica)
             self._where.pop(call_id, None)
