@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import queue
 from types import TracebackType
 from typing import Self
@@ -163,6 +164,11 @@ def serve_until_stopped(
         with Steps("engine", shown=not settings.quiet, console=console) as steps:
             steps.note("starting, some 20 s on a CPU")
             server.__enter__()
+        if host is None:
+            # A full pass of the collector over all that has been imported would hold every
+            # stream for half a second.
+            gc.collect()
+            gc.freeze()
         interrupts.instead = functools.partial(stopped.put, None)
         try:
             if not settings.quiet:
