@@ -11,7 +11,6 @@ import asyncio
 import random
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from autellix.runtime.protocols import CallStart, Parent
 from autellix.runtime.session import Session
@@ -145,7 +144,7 @@ class RealProgram:
     async def _generate(self, index: int, prompt: list[int]) -> Sequence[int]:
         ticket = self._session.programs.ticket(self._ids[index])
         call = token_call(
-            replace(ticket, prompt_tokens=len(prompt)),
+            ticket._replace(prompt_tokens=len(prompt)),
             prompt,
             self._program.calls[index].output_tokens,
             read_prefix_cache=self._read_prefix_cache,

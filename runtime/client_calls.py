@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from autellix.errors import CallError
 
@@ -194,7 +193,7 @@ class ClientCalls:
             def ticket_of(id: str) -> Ticket:
                 stack.enter_context(self.run.serving(id, stop))
                 ticket = self.run.programs.ticket(id)
-                return replace(ticket, tenant=session.tenant.name, share=session.tenant.share)
+                return ticket._replace(tenant=session.tenant.name, share=session.tenant.share)
 
             def further() -> Ticket:
                 try:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -97,7 +96,7 @@ class EngineFront(EngineClient):
         served = served_call.get()
         given = _ticket(served, extra)
         ticket = given or Ticket(program=request_id, call=request_id)
-        ticket = replace(ticket, prompt_tokens=len(prompt.get("prompt_token_ids") or ()))
+        ticket = ticket._replace(prompt_tokens=len(prompt.get("prompt_token_ids") or ()))
         sampling_params.extra_args = {**extra, **ticket.to_flat()}
         guided = sampling_params.structured_outputs
         if guided is not None:

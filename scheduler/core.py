@@ -62,6 +62,7 @@ class Scheduler:
         levels: bounds and quanta as they are now.
         calls: live calls by key, oldest first.
         preemptions, promotions, demotions: totals since the start.
+        tenants: where calls of several have come, any policy is to run.
         dispatch_same: as :meth:`dispatch` with nobody who joins or drops out; takes the time.
     """
 
@@ -86,7 +87,7 @@ class Scheduler:
         self._running: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
         self._waiting: list[dict[LiveCall, None]] = [{} for _ in self.levels.quanta]
         self._preemption = Preemption(config, self._waiting, self._running, self._clock)
-        self._tenants = TenantShares()
+        self.tenants = TenantShares()
         self._seated = 0
         # The step whose batch is the one before is the usual one.
         self.dispatch_same = self._clock.dispatch_same
@@ -115,9 +116,9 @@ class Scheduler:
             known = ticket.program_number >= 0
             call.program_number = ticket.program_number if known else self._latest_program
         self.calls[key] = program.calls[key] = call
-        call.tenant = self._tenants.arrive(call, ticket, self._lead_s)
-        level = self._first_level(ticket)
-        self._enter(call, level, now)
+        call.tenant = self.tenants.arrive(ticket, self._lead_s)
+        level, until_worse_s = self._standing(ticket, 0.0)
+        self._enter(call, level, until_worse_s, now)
         self._waiting[level][call] = None
         by_course = ("expected {:.3g} s", expected_s) if ticket.course else None
         call.log(now, "arrival", by_course or ("attained {:.3g} s", ticket.attained_s))
@@ -151,8 +152,8 @@ class Scheduler:
         """
         step_s = self._clock.charge(now)
         if step_s:
-            if self._tenants.several:
-                self._tenants.charge(step_s)
+            if self.tenants.several:
+                self.tenants.charge(step_s)
             if steps == 1:
                 self._typical.add(step_s)
             else:
@@ -168,7 +169,7 @@ class Scheduler:
         call.waiting_since_s = now
         call.preemptions += 1
         self.preemptions += 1
-        self._tenants.unseat(call.tenant, self._lead_s)
+        self.tenants.unseat(call.tenant, self._lead_s)
         self._seated -= 1
         del self._running[call.level][call]
         self._waiting[call.level][call] = None
@@ -208,10 +209,10 @@ class Scheduler:
         """As :meth:`leave`, without making a receipt of it: service and wait, seconds."""
         if call.gone:
             raise ValueError(f"call {call.key!r} has left already; its receipt was given then")
-        wait_s = self.wait(call, now)
+        wait_s = call.waited_s if call.seated else self._clock.wait(call, now)
         service_s = self._clock.remove(call)
         call.gone = True
-        self._tenants.leave(call.tenant, call, seated=call.seated)
+        self.tenants.leave(call.tenant, seated=call.seated)
         self._seated -= call.seated
         del (self._running if call.seated else self._waiting)[call.level][call]
         del self.calls[call.key]
@@ -227,10 +228,12 @@ class Scheduler:
         Returns:
             The calls whose rank is another one now.
         """
-        stepped = self._follow_shares() if self._tenants.contested else []
+        tenants = self.tenants
+        stepped = self._follow_shares() if tenants.several and tenants.contested else []
         if not self.policy.multilevel:
             return stepped
-        if self.config.first_quantum_s is None and self._typical.has_left(self._level_step_s):
+        follows = self.config.first_quantum_s is None
+        if follows and self._typical.has_left(self._level_step_s):
             # Live calls keep the level and the quantum they have; later moves use the new ones.
             self._level_step_s = self._typical.step_s
             self.levels = self._derive_levels()
@@ -262,7 +265,7 @@ class Scheduler:
 
     def quiet(self, now: float) -> Quiet:
         """How long :meth:`tick` and :meth:`victims` have nothing to do if nothing else happens."""
-        contested = self._tenants.contested
+        contested = self.tenants.contested
         if not self.policy.multilevel:
             return FOR_EVER._replace(contested=contested)
         follows = self.config.first_quantum_s is None
@@ -272,11 +275,6 @@ class Scheduler:
             steps=self._typical.left_in_window if follows else math.inf,
             contested=contested or self._preemption.contested,
         )
-
-    @property
-    def several_tenants(self) -> bool:
-        """Whether calls of more than one tenant have come: then any policy is to run."""
-        return self._tenants.several
 
     @property
     def running_by_level(self) -> list[int]:
@@ -317,7 +315,7 @@ class Scheduler:
         live = sum(len(program.calls) for program in self._promotions.programs.values())
         assert live == len(self.calls), "a program was forgotten or kept too long"
         assert all(program.calls for program in self._promotions.programs.values())
-        self._tenants.check()
+        self.tenants.check(self.calls.values())
 
     # How it is done.
 
@@ -326,12 +324,12 @@ class Scheduler:
             return Levels(())
         return Levels.derive(self.config, self._level_step_s)
 
-    def _first_level(self, ticket: Ticket) -> int:
-        if not self.policy.multilevel:
-            return 0
+    def _standing(self, ticket: Ticket, service_s: float) -> tuple[int, float]:
+        """The level a call stands in by its ticket, and the service until it is a worse one."""
         if ticket.course:
-            return course_level(ticket.course, self.levels, self._token_s, 0.0)[0]
-        return self.levels.of(ticket.attained_s)
+            return course_level(ticket.course, self.levels, self._token_s, service_s)
+        level = self.levels.of(ticket.attained_s)
+        return level, self.levels.quanta[level]
 
     @property
     def _token_s(self) -> float:
@@ -339,29 +337,20 @@ class Scheduler:
         follows = self.config.first_quantum_s is None
         return self._level_step_s if follows else self.typical_step_s
 
-    def _enter(self, call: LiveCall, level: int, now: float) -> None:
-        """Put the call at the end of a level, with that level's whole quantum or its course's."""
+    def _enter(self, call: LiveCall, level: int, quantum_s: float, now: float) -> None:
+        """Put the call at the end of a level."""
         call.level = level
         call.placed_s = now
         place = (level << _LEVEL_SHIFT) + (call.program_number << _PROGRAM_SHIFT)
         call.rank = (call.tenant.ahead << _AHEAD_SHIFT) + place + next(self._entries)
         call.levels.append(level + 1)
-        quantum_s = self.levels.quanta[level]
-        if call.ticket.course:
-            own, until_worse_s = self._course_level(call)
-            # In another level than its own, as after a promotion, it gets what all get there.
-            quantum_s = until_worse_s if own == level else quantum_s
         self._clock.grant(call, quantum_s)
 
-    def _course_level(self, call: LiveCall) -> tuple[int, float]:
-        service_s = self._clock.service(call)
-        return course_level(call.ticket.course, self.levels, self._token_s, service_s)
-
-    def _move(self, call: LiveCall, level: int, now: float) -> None:
+    def _move(self, call: LiveCall, level: int, quantum_s: float, now: float) -> None:
         places = self._running if call.seated else self._waiting
         del places[call.level][call]
         places[level][call] = None
-        self._enter(call, level, now)
+        self._enter(call, level, quantum_s, now)
 
     def _seat(self, call: LiveCall, now: float) -> None:
         before_s = call.waited_s
@@ -372,7 +361,7 @@ class Scheduler:
                 call.waited_s = self.wait(call, now)
             call.seat_service_s = self._clock.service(call)
         call.seated = True
-        self._tenants.seat(call.tenant)
+        self.tenants.seat(call.tenant)
         self._seated += 1
         del self._waiting[call.level][call]
         self._running[call.level][call] = None
@@ -386,7 +375,8 @@ class Scheduler:
 
     def _follow_shares(self) -> list[LiveCall]:
         """The calls of tenants that have come to be ahead, or are so no more."""
-        moved = [call for tenant in self._tenants.review(self._lead_s()) for call in tenant.calls]
+        changed = self.tenants.review(self._lead_s())
+        moved = [c for tenant in changed for c in self.calls.values() if c.tenant is tenant]
         for call in moved:
             call.rank ^= 1 << _AHEAD_SHIFT
         return moved
@@ -394,9 +384,12 @@ class Scheduler:
     def _demote(self, call: LiveCall, now: float) -> None:
         used_up_s = call.quantum_s
         level = call.level + 1
+        quantum_s = self.levels.quanta[level]
         if call.ticket.course:
-            level = max(level, self._course_level(call)[0])
-        self._move(call, level, now)
+            own, until_worse_s = self._standing(call.ticket, self._clock.service(call))
+            if own >= level:
+                level, quantum_s = own, until_worse_s
+        self._move(call, level, quantum_s, now)
         self.demotions += 1
         call.log(now, "demotion", ("quantum of {:.3g} s used up", used_up_s))
         self._promotions.review(call, now)
@@ -404,7 +397,12 @@ class Scheduler:
     def _promote(self, starved: Starved, now: float) -> None:
         call = starved.call
         self._promotions.restart(call, now)
-        self._move(call, 0, now)
+        quantum_s = self.levels.quanta[0]
+        if call.ticket.course:
+            own, until_worse_s = self._standing(call.ticket, self._clock.service(call))
+            # In a better level than its own it gets what all get there.
+            quantum_s = quantum_s if own else until_worse_s
+        self._move(call, 0, quantum_s, now)
         self.promotions += 1
         cause = ("program waited {:.3g} s for {:.3g} s of service", *starved[1:])
         call.log(now, "promotion", cause)

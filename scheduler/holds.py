@@ -28,7 +28,7 @@ def ticket_with_hold(ticket: Ticket, passed: Passed) -> Ticket:
     """The ticket of a call that was held: to the queue, too, its program has waited."""
     if not passed.held_s:
         return ticket
-    return replace(ticket, program_wait_s=ticket.program_wait_s + passed.held_s)
+    return ticket._replace(program_wait_s=ticket.program_wait_s + passed.held_s)
 
 
 def receipt_with_hold(receipt: Receipt, passed: Passed | None) -> Receipt:

@@ -23,9 +23,9 @@ class ProgramTotals:
 
     __slots__ = ("calls", "paid_wait_s", "service_s", "wait_s")
 
-    def __init__(self) -> None:
-        self.service_s = 0.0
-        self.wait_s = 0.0
+    def __init__(self, service_s: float, wait_s: float) -> None:
+        self.service_s = service_s
+        self.wait_s = wait_s
         self.paid_wait_s = 0.0
         self.calls: dict[str, LiveCall] = {}
 
@@ -58,13 +58,14 @@ class LiveCall:
             rule counts from there.
         promotion_due_s: when the rule is to be looked at next; infinite for never.
         seat_service_s: its service when it got its seat.
+        cached_tokens: of its prompt, whose KV was there at its first seat; the engine notes it.
     """
 
     __slots__ = (
         "_kept",
         "_log",
         "alarm",
-        "arrived_s",
+        "cached_tokens",
         "gone",
         "in_batch",
         "joined_s",
@@ -100,7 +101,6 @@ class LiveCall:
         self.key = key
         self.program = program
         self.tenant: TenantLoad
-        self.arrived_s = now
         self.level = 0
         self.program_number = 0
         self.rank = 0
@@ -124,6 +124,7 @@ class LiveCall:
         self.rule_wait_s = 0.0
         self.promotion_due_s = math.inf
         self.seat_service_s = 0.0
+        self.cached_tokens = 0
         self._log: list[tuple[float, DecisionKind, int, Cause]] = []
         self._kept = kept_decisions
 
@@ -145,7 +146,6 @@ class LiveCall:
         wait_s: float,
         replica: int,
         prompt_tokens: int,
-        cached_tokens: int,
         output_tokens: int,
         swapped_in_tokens: int,
         recomputed_tokens: int,
@@ -159,7 +159,7 @@ class LiveCall:
             "levels": self.levels,
             "preemptions": self.preemptions,
             "prompt_tokens": prompt_tokens,
-            "cached_tokens": cached_tokens,
+            "cached_tokens": self.cached_tokens,
             "output_tokens": output_tokens,
             "swapped_in_tokens": swapped_in_tokens,
             "recomputed_tokens": recomputed_tokens,

@@ -59,9 +59,8 @@ class Promotions:
         service_s = max(ticket.program_service_s, ticket.attained_s, expected_s)
         program = self.programs.get(ticket.program)
         if program is None:
-            program = self.programs[ticket.program] = ProgramTotals()
-            program.service_s = service_s
-            program.wait_s = ticket.program_wait_s
+            program = ProgramTotals(service_s, ticket.program_wait_s)
+            self.programs[ticket.program] = program
             return program
         # A ticket may not know yet what ended here, nor do we know what ended elsewhere.
         self._raise(

@@ -35,7 +35,6 @@ class ServiceClock:
 
     __slots__ = (
         "_alarms",
-        "_charged",
         "_dispatched",
         "_order",
         "_steps",
@@ -50,7 +49,6 @@ class ServiceClock:
         self.last_output_s = -math.inf
         self.batch_size = 0
         self._dispatched = 0
-        self._charged = 0
         self._steps: deque[tuple[float, Sequence[LiveCall], Sequence[LiveCall], int]] = deque()
         self._alarms: list[tuple[float, int, LiveCall]] = []
         self._order = count()
@@ -77,21 +75,19 @@ class ServiceClock:
     def charge(self, now: float) -> float:
         """The oldest step in flight has given its output: its duration, 0 if it had no calls."""
         dispatched_s, joining, dropping, size = self._steps.popleft()
-        self._charged += 1
-        reading = self.reading_s
         for call in dropping:
             if call.joined_s is not None:
                 self._stop(call)
         for call in joining:
             if not call.gone:
-                call.joined_s = reading
+                call.joined_s = self.reading_s
                 self._arm(call)
         last = self.last_output_s
         self.last_output_s = now
         if not size:
             return 0.0
         step_s = now - (dispatched_s if dispatched_s > last else last)
-        self.reading_s = reading + step_s
+        self.reading_s += step_s
         return step_s
 
     def service(self, call: LiveCall) -> float:
@@ -113,7 +109,8 @@ class ServiceClock:
 
     def in_flight(self, call: LiveCall) -> bool:
         """Whether a step that has the call has still to give its output."""
-        return (self._dispatched if call.in_batch else call.last_step) > self._charged
+        charged = self._dispatched - len(self._steps)
+        return (self._dispatched if call.in_batch else call.last_step) > charged
 
     def remove(self, call: LiveCall) -> float:
         """The call has left; its service, seconds."""

@@ -223,7 +223,7 @@ class Replica:
 
     def _enter(self, call: ReplicaCall, now: float) -> None:
         call.live = self.core.arrive(call.ticket, now)
-        if self.core.several_tenants:
+        if self.core.tenants.several:
             self._interval = self.core.config.policy_interval
         self.calls[call.live.key] = call
         self._wait(call)

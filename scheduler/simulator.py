@@ -275,7 +275,7 @@ class Simulation:
             name, key, now, chain_s=program.chain_s(index), prompt_tokens=prompt_tokens
         )
         if program.spec.tenant:
-            ticket = replace(ticket, tenant=program.spec.tenant, share=program.spec.share)
+            ticket = ticket._replace(tenant=program.spec.tenant, share=program.spec.share)
         where = 0
         if len(self.replicas) > 1:
             where = self._balancer.place(ticket, self._under_way)

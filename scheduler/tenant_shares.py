@@ -18,7 +18,8 @@ With a single tenant there is nothing to count, and nothing is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 from .live_call import LiveCall
 from .tickets import Ticket
@@ -33,10 +34,9 @@ class TenantLoad:
         had_s: service of its calls so far over its share, seconds.
         seated, waiting: how many of its calls have a seat, and have none.
         ahead: whether its waiting calls come after those of others.
-        calls: its live calls.
     """
 
-    __slots__ = ("ahead", "calls", "had_s", "name", "seated", "share", "waiting")
+    __slots__ = ("ahead", "had_s", "name", "seated", "share", "waiting")
 
     def __init__(self, name: str, share: float) -> None:
         self.name = name
@@ -45,7 +45,6 @@ class TenantLoad:
         self.seated = 0
         self.waiting = 0
         self.ahead = False
-        self.calls: dict[LiveCall, None] = {}
 
 
 class TenantShares:
@@ -64,7 +63,7 @@ class TenantShares:
         """Whether calls of several tenants wait."""
         return self.several and sum(t.waiting > 0 for t in self._tenants.values()) > 1
 
-    def arrive(self, call: LiveCall, ticket: Ticket, lead_s: Lead) -> TenantLoad:
+    def arrive(self, ticket: Ticket, lead_s: Lead) -> TenantLoad:
         """A call comes, without a seat; its tenant.
 
         Args:
@@ -78,7 +77,6 @@ class TenantShares:
             self._tenants[ticket.tenant] = tenant
             self.several = len(self._tenants) > 1
         tenant.share = ticket.share
-        tenant.calls[call] = None
         if self.several:
             self._begins_to_wait(tenant, lead_s)
         else:
@@ -95,9 +93,8 @@ class TenantShares:
         tenant.seated -= 1
         self._begins_to_wait(tenant, lead_s)
 
-    def leave(self, tenant: TenantLoad, call: LiveCall, *, seated: bool) -> None:
+    def leave(self, tenant: TenantLoad, *, seated: bool) -> None:
         """One of its calls has ended."""
-        del tenant.calls[call]
         if seated:
             tenant.seated -= 1
         else:
@@ -125,11 +122,12 @@ class TenantShares:
                 changed.append(tenant)
         return changed
 
-    def check(self) -> None:
-        """Assert what must hold between any two calls of the other methods."""
-        for tenant in self._tenants.values():
-            seated = sum(call.seated for call in tenant.calls)
-            assert (tenant.seated, tenant.waiting) == (seated, len(tenant.calls) - seated)
+    def check(self, calls: Iterable[LiveCall]) -> None:
+        """Assert what must hold between any two calls of the other methods, with these live."""
+        counted = Counter((call.tenant.name, call.seated) for call in calls)
+        for name, tenant in self._tenants.items():
+            assert tenant.seated == counted[name, True], name
+            assert tenant.waiting == counted[name, False], name
 
     def _begins_to_wait(self, tenant: TenantLoad, lead_s: Lead) -> None:
         tenant.waiting += 1
@@ -142,4 +140,4 @@ class TenantShares:
         """What the least served of the others has had that wait, or else have seats, seconds."""
         others = [tenant for tenant in self._tenants.values() if tenant is not but]
         some = [tenant.had_s for tenant in others if tenant.waiting]
-        return min(some or (tenant.had_s for tenant in others if tenant.calls), default=None)
+        return min(some or (tenant.had_s for tenant in others if tenant.seated), default=None)

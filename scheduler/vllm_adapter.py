@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from operator import attrgetter
 from typing import Any, cast
@@ -64,6 +64,7 @@ from .vllm_stats import TellingScheduler
 
 RECEIPT_KEY = "autellix"
 _KEPT_RECEIPTS = 1024
+_ENDINGS = {status: str(RequestStatus.get_finished_reason(status)) for status in RequestStatus}
 
 require_names()
 
@@ -96,7 +97,6 @@ class ProgramScheduler(TellingScheduler):
         self._configure(SchedulerConfig.from_dict(settings))
         self._batch: dict[str, LiveCall] = {}
         self._dropped: list[LiveCall] = []
-        self._cached_tokens: dict[str, int] = {}
         self._costs = KvCosts()
         self.tier = TierSide.beside(
             self.connector, lambda: self.prefill_rate.token_s, self.requests
@@ -126,18 +126,18 @@ class ProgramScheduler(TellingScheduler):
         if request_id not in self.requests:
             call = self.core.arrive(_ticket_of(request), self.now(), key=request_id)
             request.priority = call.rank
-            if self.core.several_tenants:
+            if self.core.tenants.several:
                 self._interval = self.core.config.policy_interval
             call_id = call.ticket.call
             self._requests_of[call_id] = self._requests_of.get(call_id, 0) + 1
-            self.kv_homes.back(call.ticket.program)
             if self.tier is not None:
+                self.kv_homes.back(call.ticket.program)
                 self.tier.comes(request_id, call.ticket.program)
         super().add_request(request)
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Run the policy when its turn has come, then let vLLM make the step."""
-        hidden: list[Request] = []
+        hidden: Sequence[Request] = ()
         fetches = self.kv_homes.fetches
         turn = not self._interval or self.current_step % self._interval == 0
         if turn and self._interval:
@@ -156,7 +156,7 @@ class ProgramScheduler(TellingScheduler):
         if same and (not turn or ran.keys() == batch.keys()):
             self.core.dispatch_same(self.now())
         else:
-            self._dispatch_changed(output)
+            self._dispatch_changed(output, turn)
         return output
 
     def update_from_output(
@@ -310,7 +310,7 @@ class ProgramScheduler(TellingScheduler):
         if self._inflight_prefills:
             self.running.sort(key=attrgetter("is_prefill_chunk"))
 
-    def _dispatch_changed(self, output: SchedulerOutput) -> None:
+    def _dispatch_changed(self, output: SchedulerOutput, turn: bool) -> None:
         """Tell the core who joins the batch of this step and who drops out of it."""
         batch, ran = self._batch, output.num_scheduled_tokens
         joining: list[LiveCall] = []
@@ -319,7 +319,8 @@ class ProgramScheduler(TellingScheduler):
         resumed = output.scheduled_cached_reqs.resumed_req_ids
         if resumed:
             joining += [self._join(key, ran) for key in ran if key in resumed]
-        if ran.keys() != batch.keys():
+        all_run = len(ran) == len(batch) == len(self.running)
+        if (turn or not all_run) and ran.keys() != batch.keys():
             # Running requests without work in this step, or with work again.
             for key in [key for key in batch if key not in ran]:
                 self._drop(batch[key])
@@ -331,15 +332,17 @@ class ProgramScheduler(TellingScheduler):
         self._batch[request_id] = call = self.core.calls[request_id]
         # vLLM has counted this step's tokens as computed by now.
         found = self.requests[request_id].num_computed_tokens - ran[request_id]
-        if not call.started:
-            self._cached_tokens[request_id] = found
+        new = not call.started
+        if new:
+            call.cached_tokens = found
         loaded = 0
         if self.tier is not None:
             loaded = self.tier.arrived(request_id)
             self.tier.let_go(call.ticket.program, request_id)
-        if self.kv_homes.fetches is not None and not call.started:
+        if new and self.kv_homes.fetches is not None:
             loaded += self.kv_homes.fetches.found(call.ticket.program, found)
-        self._costs.back(request_id, found, loaded)
+        if loaded or not new:
+            self._costs.back(request_id, found, loaded)
         return call
 
     def _drop(self, call: LiveCall) -> None:
@@ -350,7 +353,7 @@ class ProgramScheduler(TellingScheduler):
         """A call leaves the core; its receipt as plain types."""
         self._drop(call)
         core, key = self.core, call.key
-        service_s, wait_s = core.end(call, self.now(), str(request.get_finished_reason()))
+        service_s, wait_s = core.end(call, self.now(), _ENDINGS[request.status])
         if self.tier is not None:
             self.tier.ends(key, call.ticket.program)
         swapped_in_tokens, recomputed_tokens = self._costs.ends(key)
@@ -359,7 +362,6 @@ class ProgramScheduler(TellingScheduler):
             wait_s=wait_s,
             replica=core.config.replica,
             prompt_tokens=request.num_prompt_tokens,
-            cached_tokens=self._cached_tokens.pop(key, 0),
             output_tokens=request.num_output_tokens,
             swapped_in_tokens=swapped_in_tokens,
             recomputed_tokens=recomputed_tokens,

@@ -162,13 +162,13 @@ class ProgramBlocks:
 
     def _empty_in_front(self) -> int:
         """How many blocks without content are the next to be taken, as far as it matters."""
-        empty, block = 0, self._pool.free_block_queue.fake_free_list_head.next_free_block
-        while block is not None and block.block_id >= 0 and block.block_hash is None:
-            empty += 1
-            if empty == _ENOUGH_EMPTY:
-                break
+        block = self._pool.free_block_queue.fake_free_list_head
+        for empty in range(_ENOUGH_EMPTY):
             block = block.next_free_block
-        return empty
+            # Its property of that name would double the time this takes.
+            if block is None or block._block_hash is not None or block.block_id < 0:
+                return empty
+        return _ENOUGH_EMPTY
 
     def _first(self, hashes: Iterable[BlockHash], empty: int) -> None:
         """Idle blocks that hold these go next after the empty ones, the last of them first."""

@@ -43,7 +43,7 @@ class KvHomes:
 
     def call_ends(self, program: str, hashes: Sequence[BlockHash]) -> None:
         """A call has ended; ``hashes`` are those of the blocks that its tokens fill."""
-        self.holds(program, hashes)
+        self._blocks.note(program, hashes)
         if self.fetches is not None:
             self.fetches.note(program, hashes)
 

@@ -35,8 +35,8 @@ _OFFERED: tuple[tuple[type, tuple[str, ...]], ...] = (
     (KVCacheManager, ("cache_blocks", "get_blocks", "get_computed_blocks", "usage")),
     (BlockPool, ("get_num_free_blocks",)),
     (BlockHashToBlockMap, ("get_one_block",)),
-    (FreeKVCacheBlockQueue, ("prepend_n", "remove")),
-    (KVCacheBlock, ("block_id", "ref_cnt")),
+    (FreeKVCacheBlockQueue, ("popleft_n", "prepend_n", "remove")),
+    (KVCacheBlock, ("_block_hash", "block_id", "next_free_block", "ref_cnt")),
 )
 _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
     (

@@ -32,7 +32,7 @@ class VllmRoom:
         """See ``Capacity.free_blocks``."""
         manager = self._scheduler.kv_cache_manager
         watermark = manager.watermark_blocks if self._scheduler.running else 0
-        return manager.block_pool.get_num_free_blocks() - watermark
+        return manager.block_pool.free_block_queue.num_free_blocks - watermark
 
     def may_start(self, call: LiveCall) -> bool:
         """See ``Capacity.may_start``."""

@@ -119,7 +119,7 @@ def test_with_one_tenant_the_order_is_the_policys_alone() -> None:
                 0.0,
             )
         core.tick(1.0)
-        assert not core.several_tenants
+        assert not core.tenants.several
         return [int(call.key[1:]) for call in sorted(core.calls.values(), key=core.rank)]
 
     assert order("") == order("somebody") == [1, 3, 0, 2]
