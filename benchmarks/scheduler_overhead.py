@@ -5,8 +5,9 @@ the same steps. "Ours" is all time in the methods of :class:`ProgramScheduler` t
 methods of vLLM they extend: arrival, policy, choice of victims, changes of the batch, charging,
 receipts. What vLLM does to stop our victims is given beside it, and so is what it takes when a
 program is told to be over, which happens once a program, not at a step. The stopwatches' own time
-is measured and taken off. Every call that finishes is replaced by a new one at once, so that
-arrivals, prefills, endings and preemptions are part of the measurement.
+is measured under the same load, where it is more than in a loop, and taken off. Every call that
+finishes is replaced by a new one at once, so that arrivals, prefills, endings and preemptions are
+part of the measurement.
 
 Steps are summed up in blocks that hold many runs of the policy, and a repeat's figures are those of
 its median block: on a shared machine other processes' turns would else be counted as ours.
@@ -56,6 +57,7 @@ LEAST_OUTPUT, MOST_OUTPUT = 64, 256
 MEAN_ATTAINED_STEPS = 500
 STEP_S = 0.015
 GOAL = 0.05
+COST_BLOCKS = 9
 BLOCK_STEPS = {16: 200, 256: 40, 1000: 40}
 TIMED = ("add_request", "schedule", "update_from_output", "_free_request", "_preempt_request")
 
@@ -118,33 +120,42 @@ def timed(method: Callable[..., Any], watch: Stopwatch) -> Callable[..., Any]:
     return run
 
 
-def watched_scheduler() -> tuple[type, dict[str, Stopwatch], dict[str, Stopwatch]]:
-    """A ProgramScheduler whose methods are timed, and so are those of vLLM that they extend."""
+def watched_scheduler(
+    *, ours: bool = True
+) -> tuple[type, dict[str, Stopwatch], dict[str, Stopwatch]]:
+    """A ProgramScheduler whose methods are timed, and so are those of vLLM that they extend.
+
+    Args:
+        ours: whether our part lies between the two stopwatches; else there is nothing in between.
+    """
     inner = {name: Stopwatch() for name in TIMED}
     outer = {name: Stopwatch() for name in TIMED}
-    below = type(
-        "TimedAsyncScheduler",
-        (AsyncScheduler,),
-        {name: timed(getattr(AsyncScheduler, name), inner[name]) for name in TIMED},
-    )
+    vllms = {name: timed(getattr(AsyncScheduler, name), inner[name]) for name in TIMED}
+    if not ours:
+        vllms = {name: timed(vllms[name], outer[name]) for name in TIMED}
+    below = type("TimedAsyncScheduler", (AsyncScheduler,), vllms)
     # With both as bases, super() in ProgramScheduler finds the timed methods.
     both = type("TimedProgramScheduler", (ProgramScheduler, below), {})
-    for name in TIMED:
+    for name in TIMED if ours else ():
         setattr(both, name, timed(getattr(ProgramScheduler, name), outer[name]))
     return both, outer, inner
 
 
-def stopwatch_cost_s() -> float:
-    """What one stopwatch inside another adds to the difference between the two, seconds."""
-    inner, outer = Stopwatch(), Stopwatch()
-    nested = timed(timed(lambda: None, inner), outer)
-    costs = []
-    for _ in range(20):
-        inner.total_s = outer.total_s = 0.0
-        for _ in range(1000):
-            nested()
-        costs.append((outer.total_s - inner.total_s) / 1000)
-    return min(costs)
+def stopwatch_costs_s(folder: str, policy: str, live: int) -> dict[str, float]:
+    """What one stopwatch inside another adds to a call of each method under that load, seconds."""
+    cls, outer, inner = watched_scheduler(ours=False)
+    load = warm_load(make_scheduler(cls, folder, policy), live, seed=0)
+    costs: dict[str, list[float]] = {name: [] for name in TIMED}
+    for _ in range(COST_BLOCKS):
+        for watch in (*outer.values(), *inner.values()):
+            watch.total_s, watch.calls = 0.0, 0
+        for _ in range(BLOCK_STEPS[live]):
+            load.step()
+        for name in TIMED:
+            if calls := inner[name].calls:
+                costs[name].append((outer[name].total_s - inner[name].total_s) / calls)
+    gc.unfreeze()
+    return {name: median(some) if some else 0.0 for name, some in costs.items()}
 
 
 class Load:
@@ -255,10 +266,8 @@ def make_scheduler(cls: type, folder: str, policy: str) -> Any:
     )
 
 
-def measure(folder: str, policy: str, live: int, blocks: int, seed: int) -> Measurement:
-    """One repeat: warm up until every seat has been taken anew, then time the blocks."""
-    cls, outer, inner = watched_scheduler()
-    scheduler = make_scheduler(cls, folder, policy)
+def warm_load(scheduler: Any, live: int, seed: int) -> Load:
+    """So many calls in a scheduler, run until every seat has been taken anew."""
     load = Load(scheduler, live, seed)
     for _ in range(live):
         load.add()
@@ -266,10 +275,18 @@ def measure(folder: str, policy: str, live: int, blocks: int, seed: int) -> Meas
         load.step()
     gc.collect()
     gc.freeze()
-    cost_s = stopwatch_cost_s()
+    return load
+
+
+def measure(
+    folder: str, policy: str, live: int, blocks: int, seed: int, costs_s: dict[str, float]
+) -> Measurement:
+    """One repeat: time the blocks under a load that has warmed up."""
+    cls, outer, inner = watched_scheduler()
+    load = warm_load(make_scheduler(cls, folder, policy), live, seed)
     before = counters(load)
     steps = BLOCK_STEPS[live]
-    timed_blocks = [time_block(load, outer, inner, steps, cost_s) for _ in range(blocks)]
+    timed_blocks = [time_block(load, outer, inner, steps, costs_s) for _ in range(blocks)]
     middle = sorted(timed_blocks, key=lambda block: block.share)[blocks // 2]
     finished, preemptions, promotions, demotions = (
         now - then for now, then in zip(counters(load), before, strict=True)
@@ -303,7 +320,7 @@ def time_block(
     outer: dict[str, Stopwatch],
     inner: dict[str, Stopwatch],
     steps: int,
-    cost_s: float,
+    costs_s: dict[str, float],
 ) -> Block:
     """Run some steps and read the stopwatches."""
     for watch in (*outer.values(), *inner.values(), load.forgetting):
@@ -311,7 +328,7 @@ def time_block(
     for _ in range(steps):
         load.step()
     by_method = {
-        name: outer[name].total_s - inner[name].total_s - cost_s * inner[name].calls
+        name: outer[name].total_s - inner[name].total_s - costs_s[name] * inner[name].calls
         for name in TIMED
     }
     # Victims are stopped from our schedule(), before vLLM's begins.
@@ -341,8 +358,10 @@ def main() -> None:
         write_tiny_llama(Path(folder))
         for policy in args.policies:
             for live in args.live:
+                costs_s = stopwatch_costs_s(folder, policy, live)
                 repeats = [
-                    measure(folder, policy, live, args.blocks, seed) for seed in range(args.repeats)
+                    measure(folder, policy, live, args.blocks, seed, costs_s)
+                    for seed in range(args.repeats)
                 ]
                 runs += repeats
                 row = {
@@ -353,6 +372,7 @@ def main() -> None:
                     "vllm_preempt_us": median(r.vllm_preempt_us for r in repeats),
                     "share": median(r.share for r in repeats),
                     "forget_us": median(r.forget_us for r in repeats),
+                    "stopwatch_us": {n: round(1e6 * cost, 3) for n, cost in costs_s.items()},
                 }
                 row["goal_met"] = row["share"] <= GOAL
                 summary.append(row)
