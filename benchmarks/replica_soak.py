@@ -3,7 +3,8 @@
     python -m benchmarks.replica_soak --minutes 20 --json benchmarks/results/replica_soak.json
 
 Memory of this process and of the engines every few seconds, MiB. ``*_mib_a_minute``: growth over
-the second half, by least squares.
+the second half, by least squares. With ``--small`` the model has one small layer: many more calls
+go through, and what the books of each leave behind shows sooner.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from autellix.runtime.models import resolve_model
@@ -26,11 +28,40 @@ from autellix.runtime.process_tree import descendants
 from autellix.runtime.token_calls import token_call
 from autellix.scheduler.tickets import Ticket
 from benchmarks.replica_place import Place, measure, pool_of, prompt_of
+from benchmarks.tiny_llama import write_tiny_llama
+
+# The longest that a caller waits who gives up, seconds: about as long as a call takes.
+_PATIENCE_S, _PATIENCE_SMALL_S = 3.0, 0.1
 
 
-async def soak(minutes: float, every_s: float, clients: int) -> dict[str, Any]:
+async def soak(minutes: float, every_s: float, clients: int, *, small: bool) -> dict[str, Any]:
     """Measure; see the module."""
-    place = Place(str(resolve_model(None)), max_num_seqs=16, max_model_len=2048)
+    with _place(small=small) as place:
+        return await _soak(place, minutes, every_s, clients, small=small)
+
+
+@contextlib.contextmanager
+def _place(*, small: bool) -> Iterator[Place]:
+    with TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
+        if small:
+            model = write_tiny_llama(Path(folder))
+            place = Place(
+                model,
+                load_format="dummy",
+                skip_tokenizer_init=True,
+                max_num_seqs=16,
+                max_model_len=1024,
+            )
+        else:
+            place = Place(str(resolve_model(None)), max_num_seqs=16, max_model_len=2048)
+        ends.callback(place.processes.close)
+        yield place
+
+
+async def _soak(
+    place: Place, minutes: float, every_s: float, clients: int, *, small: bool
+) -> dict[str, Any]:
+    patience_s = _PATIENCE_SMALL_S if small else _PATIENCE_S
     samples: list[dict[str, float]] = []
     counts = {"calls": 0, "given_up": 0}
     ends_s = time.monotonic() + 60 * minutes
@@ -45,7 +76,7 @@ async def soak(minutes: float, every_s: float, clients: int) -> dict[str, Any]:
                 call = token_call(
                     ticket, prompt_of(rng.randrange(10**6), 100), rng.randrange(4, 48)
                 )
-                give_up_s = rng.uniform(0, 3) if rng.random() < 0.25 else None
+                give_up_s = rng.uniform(0, patience_s) if rng.random() < 0.25 else None
                 try:
                     async with asyncio.timeout(give_up_s):
                         async with contextlib.aclosing(pool.generate(call)) as chunks:
@@ -74,10 +105,10 @@ async def soak(minutes: float, every_s: float, clients: int) -> dict[str, Any]:
 
         await asyncio.gather(sample(), *(client() for _ in range(clients)))
         left = {"where": len(pool._where), "live": sum(len(slot.calls) for slot in pool.slots)}
-    place.processes.close()
     return {
         "minutes": minutes,
         "clients": clients,
+        "model": "small" if small else "embedded",
         **counts,
         "entries_left": left,
         "own_mib_a_minute": _slope(samples, "own_mib"),
@@ -110,7 +141,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--every", type=float, default=10.0, help="seconds between samples")
     parser.add_argument("--clients", type=int, default=24, help="calls at once")
-    measure(parser, lambda options: soak(options.minutes, options.every, options.clients))
+    parser.add_argument("--small", action="store_true", help="a model of one small layer")
+    measure(
+        parser,
+        lambda options: soak(options.minutes, options.every, options.clients, small=options.small),
+    )
 
 
 if __name__ == "__main__":
