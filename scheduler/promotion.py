@@ -146,7 +146,9 @@ class Promotions:
                 self.review(call, now)
 
     def _sums(self, call: LiveCall, now: float) -> tuple[float, float]:
-        wait_s = call.waited_s if call.seated else self._clock.wait(call, now)
+        # A wait that begins now has added nothing.
+        waits = not call.seated and call.waiting_since_s != now
+        wait_s = self._clock.wait(call, now) if waits else call.waited_s
         service_s = call.served_s if call.joined_s is None else self._clock.service(call)
         wait_s -= call.rule_wait_s
         service_s -= call.rule_service_s

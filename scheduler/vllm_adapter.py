@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from operator import attrgetter
 from typing import Any, cast
@@ -137,11 +137,9 @@ class ProgramScheduler(TellingScheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Run the policy when its turn has come, then let vLLM make the step."""
-        hidden: Sequence[Request] = ()
-        fetches = self.kv_homes.fetches
-        turn = not self._interval or self.current_step % self._interval == 0
-        if turn and self._interval:
-            hidden = self._run_policy(self.now())
+        interval, fetches = self._interval, self.kv_homes.fetches
+        turn = not interval or self.current_step % interval == 0
+        hidden = self._run_policy(self.now()) if turn and interval else ()
         if fetches is not None:
             fetches.before_step(self.now())
         try:

@@ -30,8 +30,10 @@ from vllm.v1.core.kv_cache_utils import (
 )
 
 _SWEEP_FACTOR = 4
-# So many free blocks without content are enough for what is allocated until the next call ends.
+# So many free blocks without content are enough for what is allocated until they are counted again,
+# which is when the calls that have ended since have filled half as many.
 _ENOUGH_EMPTY = 64
+_LOOK_AGAIN = _ENOUGH_EMPTY // 2
 
 
 class ProgramBlocks:
@@ -59,6 +61,8 @@ class ProgramBlocks:
         # Calls that have ended whose hashes have not been read.
         self._unread: list[tuple[str, Sequence[BlockHash]]] = []
         self._unread_hashes = 0
+        # Blocks of calls that have ended since the empty ones were counted.
+        self._filled = 0
 
     def note(self, program: str, hashes: Sequence[BlockHash]) -> None:
         """A call of a program has ended: what it had in whole blocks is the program's.
@@ -69,9 +73,10 @@ class ProgramBlocks:
         if hashes:
             self._unread.append((program, hashes))
             self._unread_hashes += len(hashes)
+            self._filled += len(hashes)
         if self._unread_hashes > self._pool.num_gpu_blocks:
             self._read()
-        if self._to_go:
+        if self._to_go and self._filled > _LOOK_AGAIN:
             self._let_ended_go()
 
     def tokens(self, program: str) -> int:
@@ -111,6 +116,7 @@ class ProgramBlocks:
     def _let_ended_go(self) -> None:
         """What has ended goes first, once there are few empty blocks."""
         empty = self._empty_in_front()
+        self._filled = 0
         if empty < _ENOUGH_EMPTY:
             self._first([content for content in self._to_go if content in self._ended], empty)
             self._to_go = []
