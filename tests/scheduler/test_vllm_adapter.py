@@ -102,6 +102,7 @@ class Engine:
                 for key in output.num_scheduled_tokens
             }
             self.ran.append(set(output.num_scheduled_tokens))
+            assert self.scheduler._batch.keys() == self.ran[-1], "who is charged and who runs"
             self.in_flight.append((output, sampled))
             if len(self.in_flight) < self.depth and sampled:
                 return
@@ -400,7 +401,7 @@ def test_a_finished_calls_seat_is_taken_in_the_very_next_step(
 def test_chunked_prefill_is_charged_to_those_in_the_step_alone(
     engine: Callable[..., Engine], depth: int
 ) -> None:
-    one = engine(seats=3, budget=64, depth=depth, preempt=False)
+    one = engine(seats=3, budget=64, depth=depth, preempt=False, policy_interval=8)
     one.add("p", prompt=200, tokens=2)
     one.add("q", prompt=200, tokens=2)
     one.add("r", prompt=20, tokens=30)
@@ -526,10 +527,11 @@ def test_a_request_id_may_come_back_at_once(engine: Callable[..., Engine]) -> No
     one.finish()
 
 
+@pytest.mark.parametrize("interval", [1, 8])
 def test_every_call_ends_under_pressure_and_nothing_leaks(
-    engine: Callable[..., Engine], depth: int
+    engine: Callable[..., Engine], depth: int, interval: int
 ) -> None:
-    one = engine(seats=4, blocks=40, budget=96, depth=depth, beta=1.0)
+    one = engine(seats=4, blocks=40, budget=96, depth=depth, beta=1.0, policy_interval=interval)
     for i in range(30):
         one.add(
             f"c{i:02}", attained_s=float(i * 7 % 23), prompt=20 + i * 13 % 90, tokens=4 + i % 11
