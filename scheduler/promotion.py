@@ -161,4 +161,4 @@ class Promotions:
         """Throw out entries that a later review has replaced."""
         self._reviews = [entry for entry in self._reviews if entry[2].promotion_due_s == entry[0]]
         heapify(self._reviews)
-        self._sweep_at = max(_LEAST_SWEEP, 4 * len(self._reviews))
+        self._sweep_at = max(_LEAST_SWEEP, 2 * len(self._reviews))

@@ -156,7 +156,7 @@ class ServiceClock:
             # Calls that drop out and come back leave dead entries behind.
             self._alarms = [entry for entry in alarms if entry[2].alarm == entry[0]]
             heapify(self._alarms)
-            self._sweep_at = max(_LEAST_SWEEP, 4 * len(self._alarms))
+            self._sweep_at = max(_LEAST_SWEEP, 2 * len(self._alarms))
 
     def _stop(self, call: LiveCall) -> None:
         assert call.joined_s is not None
