@@ -4,8 +4,9 @@
 
 First the mean program token latency of every cell, milliseconds a token, and the share of prompts
 that was cached. Then, for the first balancer, its rate at 1.5 and 2.5 times the unloaded latency
-against the others' and against as many single replicas. A bound says that one of the two did not
-get there at the loads that were run; a dash, that neither did.
+against the others' and against as many single replicas, each result for itself: its cells have the
+same seeds. A bound says that one of the two did not get there at the loads that were run; a dash,
+that neither did.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> None:
     cells = [cell for document in documents for cell in document["cells"]]
     print(latencies(cells))
     print()
-    print(rates(cells))
+    print(rates([document["cells"] for document in documents]))
 
 
 def latencies(cells: Sequence[Cell]) -> str:
@@ -63,8 +64,24 @@ def _shown(cells: Sequence[Cell]) -> str:
     return f"{mean:.1f} ({hits:.0%})"
 
 
-def rates(cells: Sequence[Cell]) -> str:
-    """One row a workload, number of replicas and latency; of several loads alone."""
+def rates(results: Sequence[Sequence[Cell]]) -> str:
+    """One row a workload, number of replicas and latency, of the cells of each result.
+
+    There is none where neither got there with any other, as at a single load.
+    """
+    against: dict[tuple[str, int, float], dict[str, str]] = {}
+    for cells in results:
+        against |= _rates(cells)
+    head = ("workload", "replicas", "latency", *_OTHERS, "single replicas")
+    rows = [
+        (name, str(replicas), f"{factor:g}x", *(found.get(o, "-") for o in (*_OTHERS, "alone")))
+        for (name, replicas, factor), found in sorted(against.items())
+        if {*found.values()} != {"-"}
+    ]
+    return markdown_table(head, rows)
+
+
+def _rates(cells: Sequence[Cell]) -> dict[tuple[str, int, float], dict[str, str]]:
     first = cells[0]["balancer"]
     against: dict[tuple[str, int, float], dict[str, str]] = {}
     for row in equal_latency(cells):
@@ -75,12 +92,7 @@ def rates(cells: Sequence[Cell]) -> str:
         if row["balancer"] == first and _key(row) in against:
             alone = "-" if row["bound"] else _ratio(row["scaling"], False, False)
             against[_key(row)]["alone"] = alone
-    head = ("workload", "replicas", "latency", *_OTHERS, "single replicas")
-    rows = [
-        (name, str(replicas), f"{factor:g}x", *(found.get(o, "-") for o in (*_OTHERS, "alone")))
-        for (name, replicas, factor), found in against.items()
-    ]
-    return markdown_table(head, rows)
+    return against
 
 
 def _key(row: dict[str, Any]) -> tuple[str, int, float]:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks.balancing import decisions, main
+from benchmarks.balancing_table import latencies, rates
 from benchmarks.metrics import UNLOADED
 
 
@@ -43,6 +44,25 @@ def test_rates_are_compared_at_the_same_latency(document: dict) -> None:
         (2, "expected-cost"),
         (2, "round-robin"),
     }
+
+
+def test_tables_compare_each_result_with_its_own_single_replica(document: dict) -> None:
+    cells = document["cells"]
+    slower = {"mean_token_latency_s": 9.0, "seed": 2}
+    others = [cell | slower for cell in cells if cell["replicas"] == 1]
+    assert rates([cells, others]) == rates([cells])
+    (row,) = (line for line in rates([cells]).splitlines() if "| 2.5x |" in line)
+    found = [r for r in document["scaling"] if r["balancer"] == "expected-cost"]
+    (scale,) = (r for r in found if r["latency_factor"] == 2.5)
+    assert row.split("|")[-2].strip() == ("-" if scale["bound"] else f"{scale['scaling']:.2f}")
+
+
+def test_tables_show_every_cell_of_several_replicas_but_the_unloaded(document: dict) -> None:
+    rows = latencies(document["cells"]).splitlines()[2:]
+    assert [row.split("|")[2:5] for row in rows] == [
+        [" 2 ", " 0.5 ", " 20 "],
+        [" 2 ", " 1 ", " 20 "],
+    ]
 
 
 def test_a_decision_takes_as_long_as_there_are_replicas_at_most() -> None:
