@@ -10,7 +10,9 @@ What it says beside the cells:
 
 - ``equal_latency``: for every number of replicas, rates at which balancers reach the same mean
   program token latency, 1.5, 2.5, 5 and 10 times the unloaded one;
-- ``scaling``: the rate a replica at the same latency, against that of one replica;
+- ``scaling``: the rate a replica at the same latency, against that of one replica. That one serves
+  fewer programs, and other ones: the balancer ``apart`` gives each program to one replica, in
+  turns, and so is as many single replicas with the same programs;
 - ``decisions``: processor time of one placement, microseconds, by balancer and replicas.
 """
 
@@ -26,7 +28,7 @@ from random import Random
 from time import process_time
 from typing import Any
 
-from autellix.scheduler.balancers import BALANCER_NAMES, balancer_named
+from autellix.scheduler.balancers import BALANCER_NAMES, Balancer, LeastUsed, balancer_named
 from autellix.scheduler.sim_orders import sim_policy
 from autellix.scheduler.simulator import Simulation
 from autellix.scheduler.tickets import Receipt, Ticket
@@ -43,6 +45,7 @@ from benchmarks.result_file import result_document, write_result
 from benchmarks.simulated_engine import SimulatedEngine, engine_model
 from benchmarks.workloads import NAMES, Workload, poisson, workload
 
+APART = "apart"
 TARGETS = (1.5, 2.5, 5.0, 10.0)  # times the unloaded latency
 _CAPACITY_PROGRAMS = 300
 _DECISIONS = 3000
@@ -68,6 +71,17 @@ class RateKey:
     workload: str
     seed: int
     what: str = "capacity"
+
+
+class ProgramsApart(LeastUsed):
+    """Programs in turns, every call of one where its first was: so many single replicas."""
+
+    def __init__(self) -> None:
+        self._home: dict[str, int] = {}
+
+    def place(self, ticket: Ticket, loads: Sequence[float]) -> int:
+        """The program's replica."""
+        return self._home.setdefault(ticket.program, len(self._home) % len(loads))
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -132,7 +146,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     add("--engine", default="sim:a100-llama3-8b", help="sim:PRESET or sim:FILE.json")
     add("--policy", default="default")
     add("--replicas", default="1,2,4,8", help="numbers, split by commas")
-    add("--balancers", default=",".join(BALANCER_NAMES), help="names, split by commas")
+    names = f"names, split by commas; also {APART}, each program on one replica"
+    add("--balancers", default=",".join(BALANCER_NAMES), help=names)
     add("--load", default="0.5,0.8,1.0,1.2,1.5", help="rate / capacity of all, split by commas")
     add("--programs", type=int, default=60, help="programs for each replica")
     add("--seed", default="1", help="seeds, split by commas")
@@ -154,6 +169,10 @@ def _capacity(name: str, seed: int, engine: str, store: CellStore) -> float:
     return found["programs_per_s"]
 
 
+def _balancer(name: str) -> Balancer:
+    return ProgramsApart() if name == APART else balancer_named(name)
+
+
 def _run(key: BalancingKey, engine: str, store: CellStore) -> Cell:
     served = _served(key.workload, key.programs * key.replicas, key.seed, engine)
     rate = key.load * key.replicas * _capacity(key.workload, key.seed, engine, store)
@@ -161,7 +180,7 @@ def _run(key: BalancingKey, engine: str, store: CellStore) -> Cell:
         engine_model(engine),
         sim_policy(key.policy),
         replicas=key.replicas,
-        balancer=balancer_named(key.balancer),
+        balancer=_balancer(key.balancer),
     )
     result = simulation.run(poisson(served.programs, rate, key.seed))
     figures = cell(
@@ -188,7 +207,7 @@ def equal_latency(cells: Sequence[Cell]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for count in sorted({one["replicas"] for one in cells if one["replicas"] > 1}):
         of_count = [one | {"policy": one["balancer"]} for one in cells if one["replicas"] == count]
-        found = throughput_at_equal_latency(of_count, BALANCER_NAMES, TARGETS)
+        found = throughput_at_equal_latency(of_count, (*BALANCER_NAMES, APART), TARGETS)
         for row in found:
             row["balancer"] = row.pop("policy")
             rows.append({"replicas": count, **row})
@@ -232,7 +251,7 @@ def decisions(balancers: Sequence[str], replicas: Sequence[int]) -> list[dict[st
 
 def _decision_us(name: str, replicas: int) -> float:
     """Some calls of 64 programs a replica are under way; one ends, one comes."""
-    rng, balancer = Random(1), balancer_named(name)
+    rng, balancer = Random(1), _balancer(name)
     for index in range(replicas):
         balancer.replica_serves(index, seats=256, kv_tokens=400_000)
     loads: list[float] = [0] * replicas

@@ -19,13 +19,15 @@ from statistics import fmean
 from typing import Any
 
 from autellix.errors import InputError
-from benchmarks.balancing import equal_latency, scaling
+from autellix.scheduler.balancers import BALANCER_NAMES
+from benchmarks.balancing import APART, equal_latency, scaling
 from benchmarks.metrics import UNLOADED, Cell
 from benchmarks.options import run_command
 from benchmarks.tables import markdown_table
 
 _FACTORS = (1.5, 2.5)
-_OTHERS = ("program", "least-used", "round-robin")
+_WHICH = ("workload", "replicas", "load", "programs", "seed", "balancer")
+_OTHERS = ("program", "least-used", "round-robin", APART)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -45,7 +47,10 @@ def main(arguments: Sequence[str]) -> None:
 def latencies(cells: Sequence[Cell]) -> str:
     """One row a workload, number of replicas and load; the unloaded ones are left out."""
     cells = [cell for cell in cells if cell["replicas"] > 1 and cell["load"] != UNLOADED]
-    balancers = list(dict.fromkeys(cell["balancer"] for cell in cells))
+    balancers = [
+        name for name in (*BALANCER_NAMES, APART) if name in {c["balancer"] for c in cells}
+    ]
+    cells = list({tuple(cell[name] for name in _WHICH): cell for cell in cells}.values())
     groups: dict[tuple[str, int, float], dict[str, list[Cell]]] = {}
     for cell in cells:
         key = (cell["workload"], cell["replicas"], cell["load"])
@@ -71,7 +76,8 @@ def rates(results: Sequence[Sequence[Cell]]) -> str:
     """
     against: dict[tuple[str, int, float], dict[str, str]] = {}
     for cells in results:
-        against |= _rates(cells)
+        for key, found in _rates(cells).items():
+            against.setdefault(key, {}).update(found)
     head = ("workload", "replicas", "latency", *_OTHERS, "single replicas")
     rows = [
         (name, str(replicas), f"{factor:g}x", *(found.get(o, "-") for o in (*_OTHERS, "alone")))

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from benchmarks.balancing import decisions, main
+from autellix.scheduler.tickets import Ticket
+from benchmarks.balancing import ProgramsApart, decisions, main
 from benchmarks.balancing_table import latencies, rates
 from benchmarks.metrics import UNLOADED
 
@@ -63,6 +64,12 @@ def test_tables_show_every_cell_of_several_replicas_but_the_unloaded(document: d
         [" 2 ", " 0.5 ", " 20 "],
         [" 2 ", " 1 ", " 20 "],
     ]
+
+
+def test_programs_apart_are_dealt_out_in_turns_and_stay() -> None:
+    balancer = ProgramsApart()
+    calls = [Ticket(program=name, call=str(i)) for i, name in enumerate("aabcbdaee")]
+    assert [balancer.place(call, [9, 0, 0]) for call in calls] == [0, 0, 1, 2, 1, 0, 0, 1, 1]
 
 
 def test_a_decision_takes_as_long_as_there_are_replicas_at_most() -> None:
