@@ -47,9 +47,9 @@ def main(arguments: Sequence[str]) -> None:
 def latencies(cells: Sequence[Cell]) -> str:
     """One row a workload, number of replicas and load; the unloaded ones are left out."""
     cells = [cell for cell in cells if cell["replicas"] > 1 and cell["load"] != UNLOADED]
-    balancers = [
-        name for name in (*BALANCER_NAMES, APART) if name in {c["balancer"] for c in cells}
-    ]
+    # Several results may have the same cell; "apart" may have fewer seeds than they together.
+    found = {cell["balancer"] for cell in cells}
+    balancers = [name for name in BALANCER_NAMES if name in found]
     cells = list({tuple(cell[name] for name in _WHICH): cell for cell in cells}.values())
     groups: dict[tuple[str, int, float], dict[str, list[Cell]]] = {}
     for cell in cells:
