@@ -23,6 +23,7 @@ from .engine_front import ContentSink, EngineFront, ReceiptSink, engine_front, e
 from .model_front import ModelFront
 from .openai_application import openai_application
 from .protocols import Engine
+from .start_errors import problems
 from .vllm_names import (
     AsyncLLM,
     ChatCompletionRequest,
@@ -126,9 +127,8 @@ class ChatService:
             request = ChatCompletionRequest(**body, request_id=ticket.call, vllm_xargs=flat)
             reply = await self._chat.create_chat_completion(request)
         except (ValidationError, TypeError) as cause:
-            raise CallError(
-                f"The request is not a valid chat request: {_problems(cause)}."
-            ) from cause
+            said = problems(cause) if isinstance(cause, ValidationError) else cause
+            raise CallError(f"The request is not a valid chat request: {said}.") from cause
         except (VLLMClientError, GracefulHTTPError) as cause:
             heard = errors_of_call.get()
             raise heard[0] if heard else call_error(str(cause)) from cause
@@ -137,12 +137,6 @@ class ChatService:
             # vLLM's front end answers a cancelled call with an error reply; a cancel must stay one.
             raise asyncio.CancelledError
         return reply
-
-
-def _problems(cause: ValidationError | TypeError) -> str:
-    if not isinstance(cause, ValidationError):
-        return str(cause)
-    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
 
 
 def _refused(reply: Any, errors: list[AutellixError]) -> AutellixError:

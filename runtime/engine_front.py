@@ -163,7 +163,7 @@ class EngineFront(EngineClient):
             self.on_receipt(receipt)
 
     async def settled(self) -> None:
-        """Return when the receipts of all calls that ended early are in."""
+        """Return when receipts of calls that ended early are in, and programs of one call over."""
         if self._settling:
             await asyncio.wait(self._settling)
 

@@ -180,6 +180,7 @@ def serve_until_stopped(
                 console.print("stopping; Ctrl-C again stops at once", highlight=False)
         finally:
             server.close()
+            gc.unfreeze()  # else what libraries look for at their end looks leaked to them
     return 0
 
 

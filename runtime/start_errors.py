@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autellix.errors import EngineStartError
+from pydantic import ValidationError
+
+from autellix.errors import EngineStartError, SettingsError
 
 _NO_MODEL = ("repo id", "local folder", "offline", "huggingface", "outgoing traffic")
 
 
-def start_error(model: str, cause: Exception, logfile: Path | None) -> EngineStartError:
+def start_error(
+    model: str, cause: Exception, logfile: Path | None
+) -> EngineStartError | SettingsError:
     """What is raised for ``cause``; the likely reason and what to do.
+
+    SettingsError where the engine does not take its arguments.
 
     Args:
         model: as asked for.
@@ -26,6 +32,11 @@ def start_error(model: str, cause: Exception, logfile: Path | None) -> EngineSta
             f"fetched from the model hub. Give the path of a model folder with --model, or leave "
             f"--model out for the embedded model.{where}"
         )
+    if isinstance(cause, ValidationError):
+        return SettingsError(
+            f"The engine does not take its arguments: {problems(cause)}. Change --model or "
+            f"--engine-arg.{where}"
+        )
     if "memory" in lowered:
         return EngineStartError(
             f"Not enough memory for the engine: {last or text}. Use a smaller --engine-arg "
@@ -36,6 +47,12 @@ def start_error(model: str, cause: Exception, logfile: Path | None) -> EngineSta
         f"The engine did not start: {last or text or type(cause).__name__}. `autellix doctor` "
         f"checks the machine; --debug shows the engine's own log.{where}"
     )
+
+
+def problems(cause: ValidationError) -> str:
+    """What is wrong with values that a library has checked, without its links."""
+    found = [(e["loc"], e["msg"].removeprefix("Value error, ").rstrip(".")) for e in cause.errors()]
+    return "; ".join(f"{where[0]}: {what}" if where else what for where, what in found)
 
 
 def _last_error(logfile: Path | None) -> str:

@@ -183,14 +183,13 @@ class Scheduler:
         *,
         reason: str = "finished",
         prompt_tokens: int = 0,
-        cached_tokens: int = 0,
         output_tokens: int = 0,
     ) -> Receipt:
         """A call has ended, one way or the other (rule 6).
 
         Args:
             reason: how it ended, in a word or two.
-            prompt_tokens, cached_tokens, output_tokens: for the receipt.
+            prompt_tokens, output_tokens: for the receipt.
 
         Raises:
             ValueError: it has left before.
@@ -201,7 +200,6 @@ class Scheduler:
             wait_s=wait_s,
             replica=self.config.replica,
             prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
             output_tokens=output_tokens,
         )
 

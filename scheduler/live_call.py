@@ -174,7 +174,6 @@ class LiveCall:
         wait_s: float,
         replica: int,
         prompt_tokens: int = 0,
-        cached_tokens: int = 0,
         output_tokens: int = 0,
     ) -> Receipt:
         """What the call cost, with the meters as given."""
@@ -186,7 +185,7 @@ class LiveCall:
             levels=tuple(self.levels),
             preemptions=self.preemptions,
             prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
+            cached_tokens=self.cached_tokens,
             output_tokens=output_tokens,
             replica=replica,
             decisions=tuple(map(Decision._make, self._log)),

@@ -335,11 +335,11 @@ class Replica:
         self.kv.end(call, self._leave_batch(call), now)
         self._dropping.append(live)
         del self.calls[live.key]
+        live.cached_tokens = call.cached_tokens
         receipt = self.core.leave(
             live,
             now,
             prompt_tokens=call.prompt_tokens,
-            cached_tokens=call.cached_tokens,
             output_tokens=call.output_tokens,
         )
         if call.loaded_tokens or call.recomputed_tokens:

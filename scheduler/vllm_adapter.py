@@ -197,8 +197,8 @@ class ProgramScheduler(TellingScheduler):
             return super()._free_request(request, delay_free_blocks)
         receipt = self._leave(call, request)
         program = call.ticket.program
-        # Of a call that was given up nothing is kept, and one without a ticket is a program that
-        # nobody says is over.
+        # Of a call that was given up nothing is kept, and one without a ticket is a program of its
+        # own, which nothing follows.
         if request.status != RequestStatus.FINISHED_ABORTED and program != call.key:
             self.kv_homes.call_ends(program, request.block_hashes)
         params, encoder_params = super()._free_request(request, delay_free_blocks)
@@ -317,6 +317,7 @@ class ProgramScheduler(TellingScheduler):
         resumed = output.scheduled_cached_reqs.resumed_req_ids
         if resumed:
             joining += [self._join(key, ran) for key in ran if key in resumed]
+        # As many in the batch as run are the same ones, unless the policy has just changed them.
         all_run = len(ran) == len(batch) == len(self.running)
         if (turn or not all_run) and ran.keys() != batch.keys():
             # Running requests without work in this step, or with work again.

@@ -39,6 +39,7 @@ _OFFERED: tuple[tuple[type, tuple[str, ...]], ...] = (
     (KVCacheBlock, ("_block_hash", "block_id", "next_free_block", "ref_cnt")),
 )
 _HELD: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (FreeKVCacheBlockQueue, ("fake_free_list_head", "num_free_blocks")),
     (
         VllmScheduler,
         (

@@ -11,6 +11,7 @@ import pytest
 from autellix.errors import EngineStartError, SettingsError
 from autellix.runtime import engine_start
 from autellix.runtime.engine_host import EngineHost
+from autellix.runtime.models import resolve_model
 from autellix.runtime.protocols import EngineCall, EngineChunk
 from autellix.runtime.start_errors import start_error
 from autellix.scheduler.config import SchedulerConfig
@@ -168,3 +169,23 @@ def test_a_failed_start_names_the_cause_from_the_log(
     assert said in message
     assert str(file) in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"dtype": "nonsense"}, "does not take its arguments: dtype: Input should be 'auto'"),
+        ({"max_model_len": 10**8}, "does not take its arguments: User-specified max_model_len"),
+    ],
+)
+def test_arguments_that_the_engine_refuses_are_wrong_usage(
+    argument: dict[str, Any], said: str
+) -> None:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    with pytest.raises(ValueError) as refused:
+        AsyncEngineArgs(model=str(resolve_model()), **argument).create_engine_config()
+    error = start_error("small", refused.value, None)
+    assert isinstance(error, SettingsError)
+    assert said in str(error)
+    assert "pydantic" not in str(error)
