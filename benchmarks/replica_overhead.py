@@ -35,8 +35,15 @@ from autellix.runtime.token_calls import exact_sampling, token_call
 from autellix.scheduler.admission import Gate
 from autellix.scheduler.config import SchedulerConfig
 from autellix.scheduler.tickets import Receipt, Ticket
-from benchmarks.replica_place import REPLICAS, Place, at_a_time, bare, measure, pool_of, prompt_of
-from benchmarks.tiny_llama import write_tiny_llama
+from benchmarks.replica_place import (
+    REPLICAS,
+    at_a_time,
+    bare,
+    measure,
+    pool_of,
+    prompt_of,
+    small_place,
+)
 
 CONCURRENT = 64
 
@@ -44,14 +51,7 @@ CONCURRENT = 64
 async def overhead(calls: int, rounds: int, output_tokens: int) -> dict[str, Any]:
     """Measure; see the module."""
     with TemporaryDirectory() as folder:
-        model = write_tiny_llama(Path(folder))
-        place = Place(
-            model,
-            load_format="dummy",
-            skip_tokenizer_init=True,
-            max_model_len=1024,
-            max_num_seqs=CONCURRENT,
-        )
+        place = small_place(Path(folder), max_num_seqs=CONCURRENT)
         async with pool_of(place.start) as pool:
             sides = await _sides(pool, calls, rounds, output_tokens)
         place.processes.close()

@@ -17,6 +17,7 @@ from autellix.runtime.replica_pool import ReplicaPool
 from autellix.scheduler.balancers import DEFAULT_BALANCER, balancer_named
 from autellix.scheduler.config import SchedulerConfig
 from benchmarks.result_file import result_document, write_result
+from benchmarks.tiny_llama import write_tiny_llama
 
 REPLICAS = 2
 
@@ -43,6 +44,13 @@ class Place:
             self.model, self.arguments, config, served_name="model", processes=self.processes
         )
         return await GatedReplica.before(replica, config)
+
+
+def small_place(folder: Path, **arguments: Any) -> Place:
+    """A place for a model of one small layer with random weights, written to ``folder``."""
+    model = write_tiny_llama(folder)
+    settings = {"load_format": "dummy", "skip_tokenizer_init": True, "max_model_len": 1024}
+    return Place(model, **settings, **arguments)
 
 
 @contextlib.asynccontextmanager

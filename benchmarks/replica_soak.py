@@ -27,8 +27,7 @@ from autellix.runtime.models import resolve_model
 from autellix.runtime.process_tree import descendants
 from autellix.runtime.token_calls import token_call
 from autellix.scheduler.tickets import Ticket
-from benchmarks.replica_place import Place, measure, pool_of, prompt_of
-from benchmarks.tiny_llama import write_tiny_llama
+from benchmarks.replica_place import Place, measure, pool_of, prompt_of, small_place
 
 # The longest that a caller waits who gives up, seconds: about as long as a call takes.
 _PATIENCE_S, _PATIENCE_SMALL_S = 3.0, 0.1
@@ -46,14 +45,8 @@ async def soak(minutes: float, every_s: float, clients: int, *, small: bool) -> 
 def _place(*, small: bool) -> Iterator[Place]:
     with TemporaryDirectory() as folder, contextlib.ExitStack() as ends:
         if small:
-            model = write_tiny_llama(Path(folder))
-            place = Place(
-                model,
-                load_format="dummy",
-                skip_tokenizer_init=True,
-                max_num_seqs=16,
-                max_model_len=1024,
-                num_gpu_blocks_override=_SMALL_BLOCKS,
+            place = small_place(
+                Path(folder), max_num_seqs=16, num_gpu_blocks_override=_SMALL_BLOCKS
             )
         else:
             place = Place(str(resolve_model(None)), max_num_seqs=16, max_model_len=2048)

@@ -26,6 +26,18 @@ CLOCKS_S = 0.05
 _numbers = itertools.count()
 
 
+def receipt_of(ticket: Ticket) -> Receipt:
+    """What a stand-in for an engine says that a call has cost."""
+    return Receipt(
+        program=ticket.program,
+        call=ticket.call,
+        service_s=1.0,
+        wait_s=0.0,
+        levels=(1,),
+        preemptions=0,
+    )
+
+
 class Prompts(Protocol):
     """How to ask a kind of engine for something."""
 

@@ -13,7 +13,8 @@ from vllm import SamplingParams
 from autellix.errors import ReplicaLostError
 from autellix.runtime.engine_front import engine_front
 from autellix.runtime.protocols import EngineCall, EngineChunk
-from autellix.scheduler.tickets import Receipt, Ticket
+from autellix.scheduler.tickets import Ticket
+from tests.runtime.engine_contract import receipt_of
 
 
 class Told:
@@ -33,16 +34,8 @@ class Told:
         if self._is_lost:
             raise ReplicaLostError("lost")
         for last in (False, True):
-            receipt = Receipt(
-                program=ticket.program,
-                call=ticket.call,
-                service_s=1.0,
-                wait_s=0.0,
-                levels=(1,),
-                preemptions=0,
-            )
             output: Any = SimpleNamespace(finished=last, outputs=[])
-            yield EngineChunk(output=output, receipt=receipt if last else None)
+            yield EngineChunk(output=output, receipt=receipt_of(ticket) if last else None)
 
     async def abort(self, call_id: str) -> None:
         self.heard.append(("abort", call_id))

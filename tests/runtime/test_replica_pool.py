@@ -25,6 +25,7 @@ from autellix.runtime.replica_pool import ReplicaPool, together
 from autellix.runtime.restarts import Losses, Restarts
 from autellix.scheduler.balancers import LeastUsed, ProgramLocality
 from autellix.scheduler.tickets import Receipt, Ticket
+from tests.runtime.engine_contract import receipt_of
 
 RESTARTS = Restarts(first_delay_s=0.0, longest_delay_s=0.0, tries=3)
 
@@ -32,17 +33,6 @@ RESTARTS = Restarts(first_delay_s=0.0, longest_delay_s=0.0, tries=3)
 def next_token(before: list[int]) -> int:
     """A model: the next token depends on all tokens before it."""
     return (sum(before) * 31 + len(before)) % 97
-
-
-def receipt_of(ticket: Ticket) -> Receipt:
-    return Receipt(
-        program=ticket.program,
-        call=ticket.call,
-        service_s=1.0,
-        wait_s=0.0,
-        levels=(1,),
-        preemptions=0,
-    )
 
 
 @dataclass
