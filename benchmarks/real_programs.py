@@ -142,9 +142,9 @@ class RealProgram:
         observer.call_ended(tool, "done", None)
 
     async def _generate(self, index: int, prompt: list[int]) -> Sequence[int]:
-        ticket = self._session.programs.ticket(self._ids[index])
+        programs = self._session.programs
         call = token_call(
-            ticket._replace(prompt_tokens=len(prompt)),
+            programs.prompt_known(programs.ticket(self._ids[index]), len(prompt)),
             prompt,
             self._program.calls[index].output_tokens,
             read_prefix_cache=self._read_prefix_cache,

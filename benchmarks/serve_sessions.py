@@ -72,6 +72,9 @@ class AtOnce:
         """Receipts go there."""
         self._sink = sink
 
+    def send_prompts_to(self, sink: Any) -> None:
+        """There are none."""
+
     def send_contents_to(self, sink: Any) -> None:
         """There are none."""
 

@@ -31,6 +31,10 @@ class ChatFront(Protocol):
         """From now on every call's receipt goes to ``sink``."""
         ...
 
+    def send_prompts_to(self, sink: Callable[[Ticket, int], Ticket]) -> None:
+        """From now on ``sink`` completes every call's ticket by its prompt's length in tokens."""
+        ...
+
     def send_contents_to(self, sink: Callable[[str, str, str], None] | None) -> None:
         """From now on every call's id, prompt and answer go to ``sink``; None for nowhere."""
         ...

@@ -19,7 +19,14 @@ from autellix.errors import AutellixError, CallError
 
 from ..scheduler.tickets import Ticket
 from .call_errors import call_error
-from .engine_front import ContentSink, EngineFront, ReceiptSink, engine_front, errors_of_call
+from .engine_front import (
+    ContentSink,
+    EngineFront,
+    PromptSink,
+    ReceiptSink,
+    engine_front,
+    errors_of_call,
+)
 from .model_front import ModelFront
 from .openai_application import openai_application
 from .protocols import Engine
@@ -56,6 +63,10 @@ class ChatService:
     def send_receipts_to(self, sink: ReceiptSink) -> None:
         """From now on every call's receipt goes to ``sink``."""
         self._front.on_receipt = sink
+
+    def send_prompts_to(self, sink: PromptSink) -> None:
+        """From now on ``sink`` completes every call's ticket by its prompt's length in tokens."""
+        self._front.on_prompt = sink
 
     def send_contents_to(self, sink: ContentSink | None) -> None:
         """From now on every call's id, prompt and answer go to ``sink``; None for nowhere."""

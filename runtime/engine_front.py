@@ -31,6 +31,7 @@ log = logging.getLogger("autellix")
 
 ReceiptSink = Callable[[Receipt], None]
 ContentSink = Callable[[str, str, str], None]
+PromptSink = Callable[[Ticket, int], Ticket]
 
 # vLLM's front end turns what its engine raises into words; a list that is set here gets the error.
 errors_of_call: ContextVar[list[AutellixError] | None] = ContextVar("errors_of_call", default=None)
@@ -38,6 +39,10 @@ errors_of_call: ContextVar[list[AutellixError] | None] = ContextVar("errors_of_c
 
 def _ignore(receipt: Receipt) -> None:
     pass
+
+
+def _with_length(ticket: Ticket, prompt_tokens: int) -> Ticket:
+    return ticket._replace(prompt_tokens=prompt_tokens)
 
 
 def _fits_nothing(output: RequestOutput) -> bool:
@@ -63,6 +68,7 @@ class EngineFront(EngineClient):
         self.borrowed = borrowed
         self._tasks: Any = None
         self.on_receipt: ReceiptSink = _ignore
+        self.on_prompt: PromptSink = _with_length
         self.on_content: ContentSink | None = None
         self._settling: set[asyncio.Task[None]] = set()
 
@@ -96,7 +102,7 @@ class EngineFront(EngineClient):
         served = served_call.get()
         given = _ticket(served, extra)
         ticket = given or Ticket(program=request_id, call=request_id)
-        ticket = ticket._replace(prompt_tokens=len(prompt.get("prompt_token_ids") or ()))
+        ticket = self.on_prompt(ticket, len(prompt.get("prompt_token_ids") or ()))
         sampling_params.extra_args = {**extra, **ticket.to_flat()}
         guided = sampling_params.structured_outputs
         if guided is not None:

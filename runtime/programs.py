@@ -226,6 +226,11 @@ class Programs:
                 program, call, self._now(), chain_s=self.record.attained_s(call)
             )
 
+    def prompt_known(self, ticket: Ticket, prompt_tokens: int) -> Ticket:
+        """The ticket of a call whose prompt turns out to have so many tokens."""
+        with self._lock:
+            return self.table.prompt_known(ticket, prompt_tokens)
+
     def receipt(self, receipt: Receipt) -> None:
         """The engine tells what a call cost."""
         with self._lock:

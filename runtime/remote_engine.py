@@ -145,6 +145,9 @@ class RemoteEngine:
         """From now on every call's receipt goes to ``sink``."""
         self._on_receipt = sink
 
+    def send_prompts_to(self, sink: Any) -> None:
+        """Prompts are the server's to tokenise."""
+
     def send_contents_to(self, sink: Any) -> None:
         """Contents are the server's to record."""
 

@@ -130,6 +130,7 @@ class Session:
             self._host = self._host or EngineHost.start(self.settings, metrics=self._metrics)
             self._models = ModelMap(self._host.engine.model, self.settings.model_map)
             self._host.chat.send_receipts_to(self.programs.receipt)
+            self._host.chat.send_prompts_to(self.programs.prompt_known)
             self._host.chat.send_contents_to(
                 self._content if self.settings.record_content else None
             )

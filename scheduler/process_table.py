@@ -24,6 +24,7 @@ class ActiveCall:
         attained_s: length of the chain that leads to the call, seconds.
         replica: index of the replica that serves it; None before it is placed.
         wait_s, service_s: as last reported while it runs, seconds.
+        place_before: where its program stood before it; see ``ProgramEntry.place``.
     """
 
     call: str
@@ -32,6 +33,7 @@ class ActiveCall:
     replica: int | None = None
     wait_s: float = 0.0
     service_s: float = 0.0
+    place_before: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,7 +152,9 @@ class ProcessTable:
             raise ValueError(f"call {call!r} has already started; give every call its own id")
         entry = self.open(program, now)
         inherited = entry.critical_path_s if chain_s is None else chain_s
-        entry.active[call] = ActiveCall(call=call, arrived_s=now, attained_s=inherited)
+        entry.active[call] = ActiveCall(
+            call=call, arrived_s=now, attained_s=inherited, place_before=entry.place
+        )
         entry.last_arrival_s = now
         self._program_of[call] = program
         return Ticket(
@@ -163,6 +167,20 @@ class ProcessTable:
             course=self._course(entry, prompt_tokens) if self.policy.learns else (),
             program_number=entry.number,
         )
+
+    def prompt_known(self, ticket: Ticket, prompt_tokens: int) -> Ticket:
+        """The prompt of a call has been tokenised: its ticket with all that follows from that.
+
+        Args:
+            ticket: as the call has it, also one that is not of this table.
+            prompt_tokens: length of the prompt.
+        """
+        ticket = ticket._replace(prompt_tokens=prompt_tokens)
+        if not self.policy.learns or ticket.call not in self._program_of:
+            return ticket
+        entry, active = self._active(ticket.call)
+        entry.place = active.place_before
+        return ticket._replace(course=self._course(entry, prompt_tokens))
 
     def call_placed(self, call: str, replica: int) -> None:
         """The balancer has given an active call to a replica; again when it moves."""
@@ -221,8 +239,11 @@ class ProcessTable:
         ]
 
     def _course(self, entry: ProgramEntry, prompt_tokens: int) -> tuple[float, ...]:
-        share = share_of(max(prompt_tokens, entry.longest_context))
-        course = self.history.course(entry.name, entry.work, entry.place, share)
+        """Where the call stands. Its program cannot end before the prompt at hand is computed, so
+        what is new in that counts as done."""
+        longest = max(prompt_tokens, entry.longest_context)
+        work = entry.work + longest - entry.longest_context
+        course = self.history.course(entry.name, work, entry.place, share_of(longest))
         entry.place = course[1]
         return course
 

@@ -76,7 +76,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             forget=lambda program: None,
         ),
         chat=SimpleNamespace(
-            send_receipts_to=lambda sink: None, send_contents_to=lambda sink: None, settled=nothing
+            send_receipts_to=lambda sink: None,
+            send_prompts_to=lambda sink: None,
+            send_contents_to=lambda sink: None,
+            settled=nothing,
         ),
         send_states_to=lambda sink: None,
         stop=lambda: None,

@@ -6,7 +6,7 @@ import pytest
 
 from autellix.scheduler.policies import policy_named
 from autellix.scheduler.process_table import ProcessTable
-from autellix.scheduler.tickets import Receipt
+from autellix.scheduler.tickets import Receipt, Ticket
 
 
 def table(policy: str = "plas") -> ProcessTable:
@@ -19,6 +19,7 @@ def receipt(
     wait_s: float = 0.0,
     levels: tuple[int, ...] = (1,),
     output_tokens: int = 0,
+    prompt_tokens: int = 0,
 ) -> Receipt:
     return Receipt(
         program="P",
@@ -28,6 +29,7 @@ def receipt(
         levels=levels,
         preemptions=0,
         output_tokens=output_tokens,
+        prompt_tokens=prompt_tokens,
     )
 
 
@@ -165,3 +167,40 @@ def test_output_tokens_add_up() -> None:
         t.call_started("P", name, 0.0)
         t.call_ended(name, 1.0, receipt(name, 1.0, output_tokens=5))
     assert t.programs["P"].output_tokens == 10
+
+
+class TestPrompts:
+    """What a prompt says of a call's place, where places are learned."""
+
+    def test_the_longer_prompt_of_two_new_programs_stands_worse(self) -> None:
+        t = table("adaptive")
+        short = t.call_started("short", "a", 0.0, prompt_tokens=900)
+        long = t.call_started("long", "b", 0.0, prompt_tokens=90_000)
+        assert long.course[1] > 50 * short.course[1]
+
+    def test_what_the_program_had_in_its_context_is_not_new(self) -> None:
+        t = table("adaptive")
+        t.call_started("P", "a", 0.0, prompt_tokens=5000)
+        t.call_ended("a", 1.0, receipt("a", 1.0, prompt_tokens=5000, output_tokens=100))
+        entry = t.programs["P"]
+        again = t.call_started("P", "b", 2.0, prompt_tokens=5100)
+        assert again.course == t.history.course("", entry.work, again.course[1], 5100 / 2048)
+
+    def test_a_prompt_that_is_tokenised_later_says_the_same(self) -> None:
+        at_once, later = table("adaptive"), table("adaptive")
+        for call, prompt_tokens in [("a", 40_000), ("b", 50_000), ("c", 500)]:
+            known = at_once.call_started("P", call, 0.0, prompt_tokens=prompt_tokens)
+            ticket = later.call_started("P", call, 0.0)
+            assert later.prompt_known(ticket, prompt_tokens) == known
+            assert later.programs["P"].place == at_once.programs["P"].place
+            for t in (at_once, later):
+                t.call_ended(call, 1.0, receipt(call, 1.0, prompt_tokens=prompt_tokens))
+
+    def test_of_a_call_that_is_not_the_tables_the_length_alone_is_noted(self) -> None:
+        alone = Ticket(program="alone", call="alone")
+        assert table("adaptive").prompt_known(alone, 7) == alone._replace(prompt_tokens=7)
+
+    def test_attained_service_does_not_look_at_prompts(self) -> None:
+        t = table("plas")
+        ticket = t.call_started("P", "a", 0.0)
+        assert t.prompt_known(ticket, 9000) == ticket._replace(prompt_tokens=9000)
