@@ -239,8 +239,11 @@ class ProcessTable:
         ]
 
     def _course(self, entry: ProgramEntry, prompt_tokens: int) -> tuple[float, ...]:
-        """Where the call stands. Its program cannot end before the prompt at hand is computed, so
-        what is new in that counts as done."""
+        """Where the call stands.
+
+        Its program cannot end before the prompt at hand is computed: what is new in it counts as
+        done.
+        """
         longest = max(prompt_tokens, entry.longest_context)
         work = entry.work + longest - entry.longest_context
         course = self.history.course(entry.name, work, entry.place, share_of(longest))
