@@ -111,6 +111,8 @@ class ProcessTable:
         self.programs: dict[str, ProgramEntry] = {}
         self._program_of: dict[str, str] = {}
         self._numbers = count()
+        # By name, what the cache had of the newest first prompt: a prefix that programs share.
+        self._shared: dict[str, int] = {}
 
     def __len__(self) -> int:
         return len(self.programs)
@@ -212,6 +214,8 @@ class ProcessTable:
         entry.finished_calls += 1
         if receipt is not None:
             before = entry.work
+            if not entry.longest_context and entry.name in self.history.names:
+                self._shared[entry.name] = receipt.cached_tokens
             entry.settle(receipt, active.attained_s)
             self.history.worked(entry.name, before, entry.work)
         return True
@@ -242,10 +246,11 @@ class ProcessTable:
         """Where the call stands.
 
         Its program cannot end before the prompt at hand is computed: what is new in it counts as
-        done.
+        done. Of a first prompt that is what the cache did not have for the last one of that name.
         """
         longest = max(prompt_tokens, entry.longest_context)
-        work = entry.work + longest - entry.longest_context
+        had = entry.longest_context or min(longest, self._shared.get(entry.name, 0))
+        work = entry.work + longest - had
         course = self.history.course(entry.name, work, entry.place, share_of(longest))
         entry.place = course[1]
         return course

@@ -20,6 +20,7 @@ def receipt(
     levels: tuple[int, ...] = (1,),
     output_tokens: int = 0,
     prompt_tokens: int = 0,
+    cached_tokens: int = 0,
 ) -> Receipt:
     return Receipt(
         program="P",
@@ -30,6 +31,7 @@ def receipt(
         preemptions=0,
         output_tokens=output_tokens,
         prompt_tokens=prompt_tokens,
+        cached_tokens=cached_tokens,
     )
 
 
@@ -185,6 +187,17 @@ class TestPrompts:
         entry = t.programs["P"]
         again = t.call_started("P", "b", 2.0, prompt_tokens=5100)
         assert again.course == t.history.course("", entry.work, again.course[1], 5100 / 2048)
+
+    def test_a_prefix_that_programs_of_a_name_share_is_not_new(self) -> None:
+        t = table("adaptive")
+        for program in "PQ":
+            t.open(program, 0.0, "agent")
+            t.call_started(program, program, 0.0, prompt_tokens=5000)
+            spent = receipt(program, 1.0, prompt_tokens=5000, cached_tokens=4000)
+            t.call_ended(program, 1.0, spent)
+        t.open("R", 2.0, "agent")
+        ticket = t.call_started("R", "r", 2.0, prompt_tokens=4300)
+        assert ticket.course == t.history.course("agent", 300.0, None, 4300 / 2048)
 
     def test_a_prompt_that_is_tokenised_later_says_the_same(self) -> None:
         at_once, later = table("adaptive"), table("adaptive")
