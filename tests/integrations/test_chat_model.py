@@ -15,6 +15,7 @@ from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
+import autellix
 from autellix.errors import AutellixError, CallError, ContextLengthError
 from autellix.integrations.chat_model import ChatAutellix
 from autellix.runtime.session import Session
@@ -33,6 +34,16 @@ def model(session: Session) -> ChatAutellix:
 
 def calls_of(session: Session) -> list[dict]:
     return [call for program in session.record.document()["programs"] for call in program["calls"]]
+
+
+def test_a_programs_place_counts_its_prompt(session: Session, model: ChatAutellix) -> None:
+    places = {}
+    for name, prompt in [("short", PARIS), ("long", "Sum up: " + "a word, " * 400)]:
+        with autellix.program(name):
+            model.invoke(prompt, max_tokens=1)
+            (entry,) = session.programs.table.programs.values()
+            places[name] = entry.place
+    assert places["long"] > 5 * places["short"]
 
 
 # ── the four ways to ask ─────────────────────────────────────────────────────────────────────
