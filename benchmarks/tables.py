@@ -5,7 +5,8 @@
 For every workload and load: one row a policy, the means over the seeds. What is given beside a
 policy's mean latency: against ``vllm`` (what caching and scheduling give together), against
 ``vllm-opt`` (what scheduling gives alone), as how many times lower. Where the baseline did not run
-there is a dash. Then the rates at equal latency, if a result has them, of all results together: a
+there is a dash. Of several results, a cell in a later one takes the place of the same cell in an
+earlier one. Then the rates at equal latency, if a result has them, of all results together: a
 baseline may be in another one. Of a result of
 ``benchmarks.agreement``: one row a load and policy, the real engine beside the simulator.
 """
@@ -36,14 +37,14 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results, put together")
     options = parser.parse_args(arguments)
-    print(rendered([_read(path) for path in options.files]))
+    print(rendered([read_result(path) for path in options.files]))
 
 
 def rendered(documents: Sequence[dict[str, Any]]) -> str:
     """The tables of results put together."""
     parts = [_agreement_table(document["pieces"]) for document in documents if "pieces" in document]
     documents = [document for document in documents if "pieces" not in document]
-    cells = [cell for document in documents for cell in document["cells"]]
+    cells = put_together(documents)
     for name in dict.fromkeys(cell["workload"] for cell in cells):
         mine = [cell for cell in cells if cell["workload"] == name]
         parts.append(f"### {name}\n\n{_cells_table(mine)}")
@@ -53,7 +54,21 @@ def rendered(documents: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join(parts)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def put_together(documents: Sequence[dict[str, Any]]) -> list[Cell]:
+    """The cells of several results; of the same cell the last one counts."""
+    found: dict[tuple[Any, ...], Cell] = {}
+    for document in documents:
+        for cell in document["cells"]:
+            found[cell["workload"], cell["seed"], cell["policy"], _when(cell)] = cell
+    return list(found.values())
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """A result of replay, sweep or agreement.
+
+    Raises:
+        InputError: it cannot be read, or is none.
+    """
     try:
         document = json.loads(path.read_text())
         if "pieces" not in document:

@@ -90,6 +90,7 @@ def cell(policy: str, latency_s: float, load: float = 1.2) -> dict[str, object]:
         **figures,
         **shares,
         "workload": "w",
+        "seed": 1,
         "policy": policy,
         "load": load,
         "rate": 2.5 * load,
