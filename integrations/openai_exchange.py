@@ -56,7 +56,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._stopped = asyncio.Event()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._code = 0
         self._left = self._complete = False
         self.error: str | None = None
@@ -64,18 +64,19 @@ class Exchange:
     @property
     def status(self) -> CallEnd:
         """How the call ended."""
-        if self._stopped.is_set() or (self._left and not self._complete):
+        if self._stopped.done() or (self._left and not self._complete):
             return "aborted"
         return "failed" if self.error else "done"
 
     def stop(self) -> None:
         """End it as if the client had gone."""
-        self._stopped.set()
+        if not self._stopped.done():
+            self._stopped.set_result(None)
 
     def stop_from_anywhere(self) -> None:
         """As ``stop``, from any thread."""
         with contextlib.suppress(RuntimeError):  # the engine has stopped, and its loop with it
-            self._loop.call_soon_threadsafe(self._stopped.set)
+            self._loop.call_soon_threadsafe(self.stop)
 
     def scope(self, scope: Any) -> Any:
         """The request's scope, with the headers that may pass."""
@@ -89,31 +90,30 @@ class Exchange:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
         leaving = asyncio.ensure_future(self._receive())
-        stopping = asyncio.ensure_future(self._stopped.wait())
         try:
-            await asyncio.wait({leaving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({leaving, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             leaving.cancel()
-            stopping.cancel()
         self._left = True
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
         """Pass the reply on, and note what it says of the call."""
-        if self._stopped.is_set():
+        if self._stopped.done():
             return
         if message["type"] == "http.response.start":
             self._code = message["status"]
             message = {**message, "headers": [*message.get("headers", ()), *self._headers]}
-        body = message.get("body", b"")
-        if body and (self._code >= 400 or body.startswith(b'data: {"error"')):
-            self.error = _text_of(body)
-        self._complete = message["type"] == "http.response.body" and not message.get("more_body")
+        elif message["type"] == "http.response.body":
+            body = message.get("body")
+            if body and (self._code >= 400 or body.startswith(b'data: {"error"')):
+                self.error = _text_of(body)
+            self._complete = not message.get("more_body")
         await self._send(message)
 
     async def finish(self) -> None:
         """Tell a client that is still there that its call was stopped."""
-        if self._complete or not self._stopped.is_set():
+        if self._complete or not self._stopped.done():
             return
         if not self._code:
             await send_error(self._send, GONE, STOPPED, "call_stopped")

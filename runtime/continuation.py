@@ -17,9 +17,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from autellix.errors import CallError
+from autellix.errors import CallError, ReplicaLostError
 
 from .protocols import EngineCall
+
+# A call that gets nowhere on replica after replica is more likely their end than their victim.
+_MOST_LOST = 5
 
 
 class WayOn(Enum):
@@ -49,12 +52,14 @@ class Delivered:
 
     def add(self, output: Any, *, is_delta: bool) -> None:
         """The caller gets an output: what is new, or else all there is so far."""
-        tokens = sum(len(choice.token_ids) for choice in output.outputs)
+        first, *others = output.outputs
+        tokens = len(first.token_ids)
+        if others:
+            tokens += sum(len(choice.token_ids) for choice in others)
         if not is_delta:
             self.tokens = tokens
             return
         self.tokens += tokens
-        first = output.outputs[0]
         self.token_ids.extend(first.token_ids)
         self.characters += len(first.text)
         if first.text:
@@ -168,3 +173,57 @@ class Rest:
         self._characters -= hidden
         choice.text = choice.text[hidden:]
         return bool(choice.token_ids or choice.text or output.finished)
+
+
+class Continuation:
+    """A call's answer over all the replicas that it takes.
+
+    Args:
+        call: as it was given.
+
+    Attributes:
+        attempt: the call as the next replica is to have it.
+    """
+
+    def __init__(self, call: EngineCall) -> None:
+        self.attempt = call
+        self._call = call
+        self._is_delta = _is_delta(call)
+        self._delivered = Delivered()
+        self._rest: Rest | None = None
+        self._lost = self._tokens_when_lost = 0
+
+    def take(self, output: Any) -> bool:
+        """Leave in an output what is new to the caller, who gets it; whether there is anything.
+
+        Raises:
+            CallError: it contradicts what was delivered.
+        """
+        if self._rest is not None and not self._rest.cut(output):
+            return False
+        self._delivered.add(output, is_delta=self._is_delta)
+        return True
+
+    def replica_lost(self, cause: ReplicaLostError) -> None:
+        """The present attempt has ended before its time; from now on :attr:`attempt` is the next.
+
+        Raises:
+            CallError: the call cannot go on, or it is not worth another try.
+        """
+        delivered = self._delivered
+        self._lost = self._lost + 1 if delivered.tokens == self._tokens_when_lost else 1
+        self._tokens_when_lost = delivered.tokens
+        if self._lost >= _MOST_LOST:
+            raise CallError(
+                f"{self._lost} replicas were lost while they served this call; it is not tried "
+                "again. The engine's log says what they died of."
+            ) from cause
+        way = way_on(self._call, delivered, is_delta=self._is_delta)
+        self._rest = Rest(self._call, delivered, way)
+        self.attempt = rest_of(self._call, delivered) if way is WayOn.AFTER else self._call
+
+
+def _is_delta(call: EngineCall) -> bool:
+    """Whether the call's outputs hold what is new, not all there is so far."""
+    kind = getattr(call.sampling, "output_kind", None)
+    return getattr(kind, "name", "") == "DELTA"

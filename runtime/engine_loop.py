@@ -55,6 +55,9 @@ class EngineLoop:
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Have ``function`` called on the loop soon; nothing where the loop has ended."""
+        if self.is_current:  # it need not be woken
+            self._loop.call_soon(function, *args)
+            return
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 

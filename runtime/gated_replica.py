@@ -80,7 +80,7 @@ class GatedReplica:
                 async for chunk in stream:
                     if chunk.receipt is not None:
                         receipt = chunk.receipt
-                        chunk = replace(chunk, receipt=receipt_with_hold(receipt, passed))
+                        chunk = chunk._replace(receipt=receipt_with_hold(receipt, passed))
                     yield chunk
             finally:
                 await stream.aclose()
@@ -166,7 +166,8 @@ class GatedReplica:
         """See ``Replica.tell_stats_to``; held calls wait too."""
 
         def told(stats: EngineStats) -> None:
-            sink(replace(stats, waiting=stats.waiting + len(self.gate.holding)))
+            held = self.gate.holds
+            sink(replace(stats, waiting=stats.waiting + held) if held else stats)
 
         self.replica.tell_stats_to(told)
 

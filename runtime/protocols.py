@@ -12,7 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from ..scheduler.tickets import Receipt, Ticket
 
@@ -42,9 +42,11 @@ class EngineCall:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineChunk:
+class EngineChunk(NamedTuple):
     """A piece of a call's stream; the last one carries the receipt.
+
+    A tuple, since one is made for every token, and that is the quickest value to make; give its
+    fields by name all the same.
 
     Attributes:
         output: the engine's own output object (vLLM's ``RequestOutput``).

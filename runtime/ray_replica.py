@@ -195,7 +195,7 @@ class RayReplica:
         try:
             async for chunk in chunks:
                 if chunk.receipt is not None:
-                    chunk = replace(chunk, receipt=replace(chunk.receipt, replica=self.index))
+                    chunk = chunk._replace(receipt=replace(chunk.receipt, replica=self.index))
                 yield chunk
         finally:
             await chunks.aclose()

@@ -9,17 +9,16 @@ calls wait for it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from autellix.errors import CallError, EngineStoppedError, ReplicaLostError, SettingsError
+from autellix.errors import EngineStoppedError, ReplicaLostError, SettingsError
 
 from ..scheduler.balancers import Balancer
 from ..scheduler.tickets import Receipt
-from .continuation import Delivered, Rest, WayOn, rest_of, way_on
+from .continuation import Continuation
 from .protocols import EngineCall, EngineChunk, EngineStats, ReplicaState
 from .replica_slot import Replica, ReplicaSlot, StartReplica
 from .restarts import Restarts
@@ -29,8 +28,6 @@ log = logging.getLogger("autellix")
 StateSink = Callable[[int, ReplicaState], None]
 
 _STATS_TIMEOUT_S = 4.0
-# A call that gets nowhere on replica after replica is more likely their end than their victim.
-_MOST_LOST = 5
 
 
 class ReplicaPool:
@@ -158,66 +155,46 @@ class ReplicaPool:
             raise EngineStoppedError("The engine takes no new calls: it was told to stop.")
         self._calls += 1
         self._idle.clear()
-        delivered, is_delta = Delivered(), _is_delta(call)
-        attempt, rest = call, Rest(call, delivered, WayOn.AGAIN)
-        lost = had = 0
+        call_id, answer = call.ticket.call, Continuation(call)
         try:
             while True:
-                chunks = self._attempt(attempt, rest)
+                slot = await self._place(call)
+                replica, receipt = self._begin(call, slot), None
+                stream = replica.generate(answer.attempt)
                 try:
-                    async with contextlib.aclosing(chunks):
-                        async for chunk in chunks:
-                            delivered.add(chunk.output, is_delta=is_delta)
+                    async for chunk in stream:
+                        slot.heard()
+                        if chunk.receipt is not None:
+                            receipt = chunk.receipt
+                            slot.answered = True
+                        if chunk.output.finished:
+                            self._where.pop(call_id, None)
+                        if answer.take(chunk.output):
                             yield chunk
                     return
                 except ReplicaLostError as cause:
-                    lost = lost + 1 if delivered.tokens == had else 1
-                    had = delivered.tokens
-                    self._check_worth_trying(lost, cause)
-                    way = way_on(call, delivered, is_delta=is_delta)
-                    rest = Rest(call, delivered, way)
-                    attempt = rest_of(call, delivered) if way is WayOn.AFTER else call
+                    slot.lose(replica)
+                    self._where.pop(call_id, None)
+                    if not self._accepting:
+                        raise EngineStoppedError(
+                            "The engine was stopped while the call ran."
+                        ) from cause
+                    answer.replica_lost(cause)
+                finally:
+                    slot.calls.discard(call_id)
+                    self._balancer.call_ended(call_id, receipt)
+                    await stream.aclose()
         finally:
             self._calls -= 1
             if not self._calls:
                 self._idle.set()
 
-    def _check_worth_trying(self, lost: int, cause: ReplicaLostError) -> None:
-        if not self._accepting:
-            raise EngineStoppedError("The engine was stopped while the call ran.") from cause
-        if lost >= _MOST_LOST:
-            raise CallError(
-                f"{lost} replicas were lost while they served this call; it is not tried again. "
-                "The engine's log says what they died of."
-            ) from cause
-
-    async def _attempt(self, call: EngineCall, rest: Rest) -> AsyncGenerator[EngineChunk, None]:
-        """Serve a call on one replica; what is not new to the caller is left out."""
-        slot = await self._place(call)
-        replica, call_id = slot.replica, call.ticket.call
-        assert replica is not None, "a slot that serves has a replica"
-        slot.call_comes(call_id, call.ticket.program)
-        self._where[call_id] = slot
-        stream = replica.generate(call)
-        receipt: Receipt | None = None
-        try:
-            async for chunk in stream:
-                slot.heard()
-                if chunk.receipt is not None:
-                    receipt = chunk.receipt
-                    slot.answered = True
-                if chunk.output.finished:
-                    self._where.pop(call_id, None)
-                if rest.cut(chunk.output):
-                    yield chunk
-        except ReplicaLostError:
-            slot.lose(replica)
-            self._where.pop(call_id, None)
-            raise
-        finally:
-            slot.calls.discard(call_id)
-            self._balancer.call_ended(call_id, receipt)
-            await stream.aclose()
+    def _begin(self, call: EngineCall, slot: ReplicaSlot) -> Replica:
+        """The call goes to the slot's replica."""
+        assert slot.replica is not None, "a slot that serves has a replica"
+        slot.call_comes(call.ticket.call, call.ticket.program)
+        self._where[call.ticket.call] = slot
+        return slot.replica
 
     async def _place(self, call: EngineCall) -> ReplicaSlot:
         """The replica for a call; waits while none serves but one may soon."""
@@ -292,12 +269,6 @@ class ReplicaPool:
 
 def nobody(index: int, state: ReplicaState) -> None:
     """Nobody has asked to be told."""
-
-
-def _is_delta(call: EngineCall) -> bool:
-    """Whether the call's outputs hold what is new, not all there is so far."""
-    kind = getattr(call.sampling, "output_kind", None)
-    return getattr(kind, "name", "") == "DELTA"
 
 
 def together(each: Sequence[EngineStats]) -> EngineStats:

@@ -65,7 +65,6 @@ class ReplicaSlot:
         programs: that the present replica has had calls of and that have not ended, the one that
             was served last at the end. Where nobody tells of their ends the oldest go.
         answered: whether the present replica has answered a call.
-        told: what the present replica has told of its state, unasked.
         restarts_done: how often a replica was lost and replaced.
     """
 
@@ -83,12 +82,13 @@ class ReplicaSlot:
         self.calls: set[str] = set()
         self.programs: dict[str, None] = {}
         self.answered = False
-        self.told = EngineStats()
         self.restarts_done = 0
         self._start = start
         self._changed = changed
         self._serves = serves
         self._restarts = restarts
+        self._told = EngineStats()
+        self._sizes: dict[str, int] = {}
         self._heard_s = 0.0
         self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -118,8 +118,12 @@ class ReplicaSlot:
 
     def _tell(self, stats: EngineStats) -> None:
         self.heard()
-        sizes = {name: getattr(self.told, name) for name in _SIZES}
-        self.told = replace(stats, **sizes)
+        self._told = stats
+
+    @property
+    def told(self) -> EngineStats:
+        """What the present replica has told of its state, unasked, and its sizes."""
+        return replace(self._told, **self._sizes)
 
     def lose(self, replica: Replica) -> None:
         """A call has found the replica dead: it gets no more of them."""
@@ -142,8 +146,9 @@ class ReplicaSlot:
         self.answered = False
         self.programs.clear()
         self._lost.clear()
-        self.told = await self._asked(replica, _SIZES_TIMEOUT_S) or EngineStats()
-        self._serves(self.index, self.told)
+        self._told = await self._asked(replica, _SIZES_TIMEOUT_S) or EngineStats()
+        self._sizes = {name: getattr(self._told, name) for name in _SIZES}
+        self._serves(self.index, self._told)
         replica.tell_stats_to(self._tell)
         self.heard()
         self._enter("serving")

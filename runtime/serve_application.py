@@ -248,16 +248,21 @@ class ServeApplication:
 
 def _check_host(scope: Any) -> None:
     """Refuse what a web page sends here through a name of its own that leads to this machine."""
-    host = header_of(scope, b"host").decode("latin-1")
-    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-    try:
-        local = name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        local = False
-    if not local:
+    if not _is_local(header_of(scope, b"host")):
         raise Refusal(
             403, "A server without keys answers to names of this machine alone.", "wrong_host"
         )
+
+
+@functools.lru_cache(maxsize=64)  # every request asks, and clients name few hosts
+def _is_local(given: bytes) -> bool:
+    """Whether a Host header names this machine."""
+    host = given.decode("latin-1")
+    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+    try:
+        return name == "localhost" or ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_method(scope: Any, method: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import multiprocessing
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
@@ -64,7 +63,8 @@ class VllmReplica:
         self._idle.set()
         self._accepting = True
         self._stopped = False
-        self._telling: set[asyncio.Future[None]] = set()
+        self._news: list[tuple[Any, ...]] = []
+        self._telling: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def start(
@@ -153,8 +153,7 @@ class VllmReplica:
         )
         try:
             async for output in stream:
-                receipt = self._take_receipt(output)
-                yield EngineChunk(output=output, receipt=receipt)
+                yield EngineChunk(output=output, receipt=self._take_receipt(output))
         except EngineDeadError as cause:
             if not self._accepting:
                 raise EngineStoppedError("The engine was stopped while the call ran.") from cause
@@ -182,7 +181,7 @@ class VllmReplica:
             return None
         wire = parameters.pop("autellix")
         output.kv_transfer_params = parameters or None
-        return dataclasses.replace(Receipt.from_wire(wire), replica=self.index)
+        return self._receipt(wire)
 
     async def abort(self, call_id: str) -> Receipt | None:
         """See ``Engine.abort``."""
@@ -190,32 +189,38 @@ class VllmReplica:
             return None
         await self.llm.abort(call_id)
         wire = await self._ask("autellix_receipt", call_id)
-        if wire is None:
-            return None
-        return dataclasses.replace(Receipt.from_wire(wire), replica=self.index)
+        return None if wire is None else self._receipt(wire)
+
+    def _receipt(self, wire: dict[str, Any]) -> Receipt:
+        return Receipt.from_wire({**wire, "replica": self.index})
 
     def forget(self, program: str) -> None:
         """See ``Engine.forget``: what only this program has of the caches is free."""
-        self._tell("autellix_forget", program)
+        self._tell("forget", program)
 
     def away(self, program: str, absence_s: Sequence[float]) -> None:
         """See ``Engine.away``: its KV stays where that is cheapest."""
-        self._tell("autellix_away", program, list(absence_s))
+        self._tell("away", program, list(absence_s))
 
     def returns(self, program: str) -> None:
         """See ``Engine.returns``: its KV is brought back to the device meanwhile."""
-        self._tell("autellix_returns", program)
+        self._tell("returns", program)
 
-    def _tell(self, method: str, *args: Any) -> None:
-        """Tell the engine core something whose answer nobody waits for."""
+    def _tell(self, what: str, *about: Any) -> None:
+        """Tell the engine core something whose answer nobody waits for.
 
-        async def tell() -> None:
-            with contextlib.suppress(Exception):  # an engine that dies is noticed elsewhere
-                await self._ask(method, *args)
+        Calls that end with the same step have much to tell at once: it goes in one message.
+        """
+        self._news.append((what, *about))
+        if len(self._news) == 1:
+            telling = asyncio.create_task(self._send_news())
+            self._telling.add(telling)
+            telling.add_done_callback(self._telling.discard)
 
-        telling = asyncio.ensure_future(tell())
-        self._telling.add(telling)
-        telling.add_done_callback(self._telling.discard)
+    async def _send_news(self) -> None:
+        news, self._news = self._news, []
+        with contextlib.suppress(Exception):  # an engine that dies is noticed elsewhere
+            await self._ask("autellix_tell", news)
 
     async def stats_of_replicas(self) -> Sequence[EngineStats]:
         """See ``Engine.stats_of_replicas``."""

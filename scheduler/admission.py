@@ -185,6 +185,11 @@ class Gate:
         return self._config.admission_idle_s
 
     @property
+    def holds(self) -> int:
+        """How many calls are held."""
+        return len(self._program_of) - self._running
+
+    @property
     def holding(self) -> list[str]:
         """The held calls, best first."""
         programs = sorted((p for p in self._programs.values() if p.held), key=lambda p: p.place)
@@ -271,9 +276,8 @@ class Gate:
             return False
         if worst.tenant is not best.tenant and worst.tenant.used <= best.tenant.used:
             return False  # nobody goes for a tenant that has more room for its share
-        held = len(self._program_of) - self._running
         gained = worst.work_tokens * self._one_after_the_other(worst, best)
-        return gained >= held * (best.tokens - self._shared)
+        return gained >= self.holds * (best.tokens - self._shared)
 
     def _one_after_the_other(self, worst: GateProgram, best: GateProgram) -> float:
         """How many like the better one go through the room that the worse one would keep."""

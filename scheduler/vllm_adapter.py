@@ -241,6 +241,13 @@ class ProgramScheduler(TellingScheduler):
             **({} if self.tier is None else self.tier.stats()),
         }
 
+    def autellix_tell(self, news: list[list[Any]]) -> list[Any]:
+        """What has happened to programs, in order: each a word and what goes with it.
+
+        The words are "away", "returns" and "forget"; what each has led to.
+        """
+        return [getattr(self, f"autellix_{what}")(*about) for what, *about in news]
+
     def autellix_away(self, program: str, absence_s: list[float]) -> str:
         """A program is in a tool or waits for a person: what becomes of its KV (:mod:`.kv_home`).
 
@@ -404,5 +411,5 @@ def _utility(name: str) -> Callable[..., Any]:
 
 
 # vLLM looks utility calls up by name on the engine core, in whose process this module is loaded.
-for _name in ("receipt", "stats", "configure", "away", "returns", "forget"):
+for _name in ("receipt", "stats", "configure", "tell"):
     setattr(EngineCore, f"autellix_{_name}", _utility(f"autellix_{_name}"))

@@ -55,8 +55,9 @@ class OnEngine:
     def empty_the_device(self) -> None:
         self.host.loop.run(self.replica.forget_prefixes())
 
-    def tell(self, method: str, *args: Any) -> Any:
-        return self.host.loop.run(self.replica._ask(method, *args))
+    def tell(self, what: str, *about: Any) -> Any:
+        (done,) = self.host.loop.run(self.replica._ask("autellix_tell", [(what, *about)]))
+        return done
 
 
 @pytest.fixture
@@ -75,28 +76,28 @@ def test_what_the_device_has_lost_comes_from_the_host_and_the_receipt_says_so(
     assert (from_device.swapped_in_tokens, from_host.swapped_in_tokens) == (0, 7 * BLOCK)
     assert from_device.recomputed_tokens == from_host.recomputed_tokens == 0
     assert loaded == hit
-    on_engine.tell("autellix_forget", "kv")
+    on_engine.tell("forget", "kv")
 
 
 def test_an_ended_program_leaves_nothing_in_the_host(on_engine: OnEngine) -> None:
     prompt = [token + 1 for token in PROMPT]
     on_engine.ask("over", prompt)
-    on_engine.tell("autellix_forget", "over")
+    on_engine.tell("forget", "over")
     on_engine.empty_the_device()
     _, receipt = on_engine.ask("over", prompt)
     assert (receipt.cached_tokens, receipt.swapped_in_tokens) == (0, 0)
-    on_engine.tell("autellix_forget", "over")
+    on_engine.tell("forget", "over")
 
 
 def test_who_is_away_keeps_its_kv_where_there_is_room(on_engine: OnEngine) -> None:
     prompt = [token + 2 for token in PROMPT]
     on_engine.ask("away", prompt)
     for absence_s in ((), (1.0, 2.0, 3.0), PERSON_S):
-        assert on_engine.tell("autellix_away", "away", list(absence_s)) == "keep"
+        assert on_engine.tell("away", "away", list(absence_s)) == "keep"
     on_engine.empty_the_device()
     _, receipt = on_engine.ask("away", prompt)
     assert receipt.swapped_in_tokens == 7 * BLOCK
-    on_engine.tell("autellix_forget", "away")
+    on_engine.tell("forget", "away")
 
 
 def test_the_state_of_the_engine_tells_of_its_host_tier(on_engine: OnEngine) -> None:

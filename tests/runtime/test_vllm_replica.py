@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ class VllmPrompts:
         return len(chunk.output.outputs[0].token_ids)
 
 
+def the_replica(host: EngineHost) -> Any:
+    """The engine's only replica, without what stands before it."""
+    found: Any = host.engine.slots[0].replica  # type: ignore[attr-defined]
+    return getattr(found, "replica", found)
+
+
 class TestVllmReplica(EngineContract):
     @pytest.fixture
     def on_engine(self, engine_host: EngineHost) -> EngineUnderTest:
@@ -71,6 +78,36 @@ def test_the_pool_is_told_of_steps_and_calls_without_asking(engine_host: EngineH
     assert (told.state, told.running, told.waiting) == ("serving", 0, 0)
     assert told.step_s > 0
     assert told.seats == SEATS
+
+
+def test_what_is_told_at_once_goes_in_one_message_in_order(
+    engine_host: EngineHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = the_replica(engine_host)
+    ask, asked = replica._ask, []
+
+    async def noting(method: str, *args: Any) -> Any:
+        asked.append((method, *args, await ask(method, *args)))
+
+    monkeypatch.setattr(replica, "_ask", noting)
+
+    async def tell() -> None:
+        replica.away("a", (1.0, 2.0))
+        replica.returns("a")
+        replica.forget("a")
+        await asyncio.gather(*replica._telling)
+        replica.forget("b")
+        await asyncio.gather(*replica._telling)
+
+    engine_host.loop.run(tell())
+    assert asked == [
+        (
+            "autellix_tell",
+            [("away", "a", [1.0, 2.0]), ("returns", "a"), ("forget", "a")],
+            ["keep", None, None],
+        ),
+        ("autellix_tell", [("forget", "b")], [None]),
+    ]
 
 
 # ── before it starts ─────────────────────────────────────────────────────────────────────────
