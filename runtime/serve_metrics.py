@@ -4,7 +4,7 @@ Ours begin with ``autellix_``. Their labels are replicas, levels, states and ten
 programs or calls, so there is a bound to how many series there are:
 
     programs{state}, sessions, calls_running{tenant}         now
-    calls_total{tenant,status}, tokens_total{tenant,kind}    since the start
+    calls_total{tenant}, tokens_total{tenant,kind}           since the start
     call_wait_seconds, call_service_seconds{tenant}          histograms over calls
     call_preemptions_total, admission_holds_total, affinity_hits_total{tenant}
     replica_up, _running, _waiting, _seats, _kv_usage, _kv_host_usage, _step_seconds{replica}
@@ -71,24 +71,9 @@ class ServeMetrics:
         self._sessions = sessions
         self._watch = watch
         self._registry = CollectorRegistry()
+        self._calls = _CallCounts(self._registry)
         self._homes: dict[str, int] = {}
         self._lock = threading.Lock()
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"autellix_{name}", text, (*_TENANT, *labels), registry=self._registry)
-
-        def histogram(name: str, text: str) -> Histogram:
-            return Histogram(
-                f"autellix_{name}", text, _TENANT, buckets=_WAITS_S, registry=self._registry
-            )
-
-        self._tokens = counter("tokens", "Tokens of calls.", "kind")
-        self._calls = counter("calls", "Calls that have a receipt.")
-        self._preempted = counter("call_preemptions", "Seats that calls lost.")
-        self._held = counter("admission_holds", "Calls that admission control held.")
-        self._home = counter("affinity_hits", "Calls served where their program's last one was.")
-        self._wait = histogram("call_wait_seconds", "Time of calls in the engine's queues.")
-        self._service = histogram("call_service_seconds", "Service time of calls.")
         self._registry.register(_Now(self._now))
         run.host.chat.send_receipts_to(self._receipt)
 
@@ -103,25 +88,14 @@ class ServeMetrics:
 
     def _receipt(self, receipt: Receipt) -> None:
         self._run.programs.receipt(receipt)
-        name = receipt.program.rpartition("/")[0]
-        self._calls.labels(name).inc()
-        for kind, count in (
-            ("prompt", receipt.prompt_tokens),
-            ("cached", receipt.cached_tokens),
-            ("output", receipt.output_tokens),
-        ):
-            self._tokens.labels(name, kind).inc(count)
-        self._preempted.labels(name).inc(receipt.preemptions)
-        self._wait.labels(name).observe(receipt.wait_s)
-        self._service.labels(name).observe(receipt.service_s)
-        self._held.labels(name).inc(any(d.kind == "admission" for d in receipt.decisions))
         with self._lock:
             last = self._homes.get(receipt.program)
             self._homes[receipt.program] = receipt.replica
             if len(self._homes) > 2 * len(self._sessions) + 1_000:
                 open_now = {session.program for session in self._sessions.all()}
                 self._homes = {p: r for p, r in self._homes.items() if p in open_now}
-        self._home.labels(name).inc(last == receipt.replica)
+        tenant = receipt.program.rpartition("/")[0]
+        self._calls.of(tenant).add(receipt, at_home=last == receipt.replica)
 
     # ── the state of this moment ─────────────────────────────────────────────────────────────
 
@@ -135,6 +109,61 @@ class ServeMetrics:
             running.add_metric([tenant], open_calls.get(tenant, 0))
         yield running
         yield from _of_replicas(snapshot.replicas)
+
+
+class _CallCounts:
+    """What is counted of calls, by tenant."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"autellix_{name}", text, (*_TENANT, *labels), registry=registry)
+
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(f"autellix_{name}", text, _TENANT, buckets=_WAITS_S, registry=registry)
+
+        self.tokens = counter("tokens", "Tokens of calls.", "kind")
+        self.calls = counter("calls", "Calls that have a receipt.")
+        self.preempted = counter("call_preemptions", "Seats that calls lost.")
+        self.held = counter("admission_holds", "Calls that admission control held.")
+        self.home = counter("affinity_hits", "Calls served where their program's last one was.")
+        self.wait = histogram("call_wait_seconds", "Time of calls in the engine's queues.")
+        self.service = histogram("call_service_seconds", "Service time of calls.")
+        self._of: dict[str, _TenantCounts] = {}
+
+    def of(self, tenant: str) -> _TenantCounts:
+        """A tenant's."""
+        found = self._of.get(tenant)
+        return found or self._of.setdefault(tenant, _TenantCounts(self, tenant))
+
+
+class _TenantCounts:
+    """One tenant's: the series are looked up once, not for every call."""
+
+    def __init__(self, all: _CallCounts, tenant: str) -> None:
+        self._prompt = all.tokens.labels(tenant, "prompt")
+        self._cached = all.tokens.labels(tenant, "cached")
+        self._output = all.tokens.labels(tenant, "output")
+        self._calls = all.calls.labels(tenant)
+        self._preempted = all.preempted.labels(tenant)
+        self._held = all.held.labels(tenant)
+        self._home = all.home.labels(tenant)
+        self._wait = all.wait.labels(tenant)
+        self._service = all.service.labels(tenant)
+
+    def add(self, receipt: Receipt, *, at_home: bool) -> None:
+        """One more call, and whether its program's last one was served by the same replica."""
+        self._calls.inc()
+        self._prompt.inc(receipt.prompt_tokens)
+        self._cached.inc(receipt.cached_tokens)
+        self._output.inc(receipt.output_tokens)
+        self._wait.observe(receipt.wait_s)
+        self._service.observe(receipt.service_s)
+        if receipt.preemptions:
+            self._preempted.inc(receipt.preemptions)
+        if any(decision.kind == "admission" for decision in receipt.decisions):
+            self._held.inc()
+        if at_home:
+            self._home.inc()
 
 
 class _Now:
