@@ -38,6 +38,7 @@ class Delivered:
     """What a caller has had of the answer, per choice of the answer.
 
     Attributes:
+        is_delta: whether an output holds what is new, not all there is so far.
         token_ids: of the only choice.
         whole: how many of them have been delivered as text too; the text of the last ones may have
             been held back in the middle of a character.
@@ -45,39 +46,40 @@ class Delivered:
         tokens: of all choices.
     """
 
+    is_delta: bool
     token_ids: list[int] = field(default_factory=list)
     whole: int = 0
     characters: int = 0
     tokens: int = 0
 
-    def add(self, output: Any, *, is_delta: bool) -> None:
-        """The caller gets an output: what is new, or else all there is so far."""
-        first, *others = output.outputs
+    def add(self, output: Any) -> None:
+        """The caller gets an output."""
+        choices = output.outputs
+        first = choices[0]
         tokens = len(first.token_ids)
-        if others:
-            tokens += sum(len(choice.token_ids) for choice in others)
-        if not is_delta:
+        if len(choices) > 1:
+            tokens = sum(len(choice.token_ids) for choice in choices)
+        if not self.is_delta:
             self.tokens = tokens
             return
         self.tokens += tokens
         self.token_ids.extend(first.token_ids)
-        self.characters += len(first.text)
         if first.text:
+            self.characters += len(first.text)
             self.whole = len(self.token_ids)
 
 
-def way_on(call: EngineCall, delivered: Delivered, *, is_delta: bool) -> WayOn:
+def way_on(call: EngineCall, delivered: Delivered) -> WayOn:
     """How the call can go on on another replica.
 
     Args:
         call: as it was given.
         delivered: what its caller has had.
-        is_delta: whether an output holds what is new, not all there is so far.
 
     Raises:
         CallError: it cannot.
     """
-    if not delivered.tokens or not is_delta:
+    if not delivered.tokens or not delivered.is_delta:
         # Outputs that hold everything so far replace each other; the caller keeps the last.
         return WayOn.AGAIN
     if _is_memoryless(call.sampling) and "prompt_token_ids" in call.prompt:
@@ -188,8 +190,7 @@ class Continuation:
     def __init__(self, call: EngineCall) -> None:
         self.attempt = call
         self._call = call
-        self._is_delta = _is_delta(call)
-        self._delivered = Delivered()
+        self._delivered = Delivered(_is_delta(call))
         self._rest: Rest | None = None
         self._lost = self._tokens_when_lost = 0
 
@@ -201,7 +202,7 @@ class Continuation:
         """
         if self._rest is not None and not self._rest.cut(output):
             return False
-        self._delivered.add(output, is_delta=self._is_delta)
+        self._delivered.add(output)
         return True
 
     def replica_lost(self, cause: ReplicaLostError) -> None:
@@ -218,7 +219,7 @@ class Continuation:
                 f"{self._lost} replicas were lost while they served this call; it is not tried "
                 "again. The engine's log says what they died of."
             ) from cause
-        way = way_on(self._call, delivered, is_delta=self._is_delta)
+        way = way_on(self._call, delivered)
         self._rest = Rest(self._call, delivered, way)
         self.attempt = rest_of(self._call, delivered) if way is WayOn.AFTER else self._call
 

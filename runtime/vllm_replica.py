@@ -153,7 +153,8 @@ class VllmReplica:
         )
         try:
             async for output in stream:
-                yield EngineChunk(output=output, receipt=self._take_receipt(output))
+                receipt = self._take_receipt(output) if output.kv_transfer_params else None
+                yield EngineChunk(output=output, receipt=receipt)
         except EngineDeadError as cause:
             if not self._accepting:
                 raise EngineStoppedError("The engine was stopped while the call ran.") from cause
@@ -176,8 +177,8 @@ class VllmReplica:
 
     def _take_receipt(self, output: RequestOutput) -> Receipt | None:
         """The receipt that came with an output; it is removed, so that no reply shows it."""
-        parameters = output.kv_transfer_params
-        if not parameters or "autellix" not in parameters:
+        parameters: dict[str, Any] = output.kv_transfer_params or {}
+        if "autellix" not in parameters:
             return None
         wire = parameters.pop("autellix")
         output.kv_transfer_params = parameters or None
