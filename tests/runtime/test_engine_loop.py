@@ -69,6 +69,24 @@ def test_work_runs_on_the_loops_own_thread(loop: EngineLoop) -> None:
     assert not loop.is_current
 
 
+def test_what_is_called_runs_on_the_loop_later_in_order(loop: EngineLoop) -> None:
+    seen: list[object] = []
+    inside, outside = threading.Event(), threading.Event()
+
+    async def within() -> None:
+        loop.call(seen.append, "first")
+        loop.call(seen.append, "second")
+        loop.call(inside.set)
+        seen.append("before")
+
+    loop.run(within())
+    assert inside.wait(WITHIN_S)
+    loop.call(lambda: seen.append(loop.is_current))
+    loop.call(outside.set)
+    assert outside.wait(WITHIN_S)
+    assert seen == ["before", "first", "second", True]
+
+
 def test_errors_come_out_as_they_are(loop: EngineLoop) -> None:
     with pytest.raises(ValueError, match="from inside"):
         loop.run(fail())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -65,6 +65,9 @@ class Engine:
 
     async def stats_of_replicas(self) -> list[EngineStats]:
         return [await self.stats()]
+
+    def tell_stats_to(self, sink: Callable[[EngineStats], None]) -> None:
+        self.tell = sink
 
     async def lost(self) -> None:
         await asyncio.Event().wait()
@@ -164,6 +167,21 @@ async def test_a_call_is_held_until_there_is_room_and_its_hold_is_wait() -> None
     replica.forget("B")
     assert replica.gate.used_tokens == 0
     replica.gate.check()
+
+
+async def test_held_calls_are_told_as_waiting() -> None:
+    engine = Engine()
+    replica = gated(engine)
+    told: list[int] = []
+    replica.tell_stats_to(lambda stats: told.append(stats.waiting))
+    engine.tell(EngineStats(waiting=1))
+    tasks = await start(replica, "A1", "B1", "C1")
+    engine.tell(EngineStats(waiting=1))
+    for name, task in tasks.items():
+        engine.end(name)
+        await task
+    engine.tell(EngineStats(waiting=1))
+    assert told == [1, 3, 1]
 
 
 async def test_a_held_call_that_is_cancelled_never_reaches_the_engine() -> None:
