@@ -39,7 +39,7 @@ EngineArg = Annotated[
     typer.Option(
         envvar="AUTELLIX_ENGINE_ARG",
         metavar="KEY=VALUE",
-        help="Argument of vLLM's engine; repeatable (in the variable, split at blanks).",
+        help="Argument of vLLM's engine; repeatable (in the variable, blanks lie between).",
     ),
 ]
 ModelMap = Annotated[

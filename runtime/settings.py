@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
@@ -165,11 +165,14 @@ def variable_of(name: str) -> str:
 def parse_engine_args(pairs: list[str]) -> dict[str, Any]:
     """Read ``KEY=VALUE`` pairs; a value is JSON where it parses, else text.
 
+    Args:
+        pairs: JSON in which there are blanks may be split at them, as a variable's content is.
+
     Raises:
         SettingsError: a pair without "=" or with an empty key.
     """
     values: dict[str, Any] = {}
-    for pair in pairs:
+    for pair in _whole_pairs(pairs):
         key, equals, raw = pair.partition("=")
         if not equals or not key:
             raise SettingsError(
@@ -182,6 +185,26 @@ def parse_engine_args(pairs: list[str]) -> dict[str, Any]:
                 raw, raw
             )
     return values
+
+
+def _whole_pairs(pieces: list[str]) -> Iterator[str]:
+    """The pairs, those whose JSON was split at its blanks put together again."""
+    start = 0
+    while start < len(pieces):
+        end = start + 1
+        if pieces[start].partition("=")[2].startswith(("{", "[", '"')):
+            ends = range(start + 1, len(pieces) + 1)
+            end = next((n for n in ends if _is_json(" ".join(pieces[start:n]))), end)
+        yield " ".join(pieces[start:end])
+        start = end
+
+
+def _is_json(pair: str) -> bool:
+    try:
+        json.loads(pair.partition("=")[2])
+    except json.JSONDecodeError:
+        return False
+    return True
 
 
 def parse_model_map(pairs: Iterable[str]) -> dict[str, str]:

@@ -74,6 +74,17 @@ def test_engine_arguments_are_json_or_text() -> None:
     }
 
 
+def test_json_with_blanks_is_whole_in_a_variable_too() -> None:
+    content = 'a={"b": [1, 2], "c": "d = e"} max_num_seqs=4 f="g h" dtype=half'
+    found = {"a": {"b": [1, 2], "c": "d = e"}, "max_num_seqs": 4, "f": "g h", "dtype": "half"}
+    assert parse_engine_args(content.split()) == found
+    assert Settings.from_environment({"AUTELLIX_ENGINE_ARG": content}).engine_args == found
+
+
+def test_text_that_only_looks_like_json_swallows_nothing() -> None:
+    assert parse_engine_args(["x={oops", "max_num_seqs=4"]) == {"x": "{oops", "max_num_seqs": 4}
+
+
 @pytest.mark.parametrize("pair", ["max_num_seqs", "=4", ""])
 def test_an_engine_argument_needs_a_key_and_a_value(pair: str) -> None:
     with pytest.raises(SettingsError, match="KEY=VALUE"):
