@@ -65,7 +65,7 @@ class SimulatedEngine:
 
     def learned(self, programs: Sequence[SimProgram]) -> dict[str, Any]:
         """What serving these programs teaches of their kinds, as plain types."""
-        simulation = self.simulation("adaptive", history=ServiceHistory())
+        simulation = self.simulation("adaptive")
         simulation.run_closed(iter(programs), live=_TEACHERS)
         return simulation.table.history.to_wire()
 

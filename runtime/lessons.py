@@ -4,7 +4,8 @@
 2. At its end it adds what it has learned itself to what the file holds by then: other runs may have
    written meanwhile. A lock keeps two from doing so at once, and the file is replaced whole.
 3. Old lessons fade: a name counts for at most 1,000 programs.
-4. The file can be deleted at any time. One that cannot be read is left out, with one line of
+4. How work is counted depends on the engine's seats, so the file holds a history for each way.
+5. The file can be deleted at any time. One that cannot be read is left out, with one line of
    warning, and replaced by the next run that has learned something.
 """
 
@@ -16,9 +17,12 @@ import logging
 from copy import deepcopy
 from pathlib import Path
 
+from ..scheduler.life_table import share_of_prompts
 from ..scheduler.service_history import ServiceHistory
 
 log = logging.getLogger("autellix")
+
+_MOST_HISTORIES = 8
 
 
 def lessons_beside(journal: Path) -> Path:
@@ -32,14 +36,17 @@ class Lessons:
     Args:
         path: the file; there need be none.
         recall: whether the run begins with what the file holds.
+        seats: of the run's engine; 0 where that is not known.
 
     Attributes:
         history: what the run knows; it learns by being told.
     """
 
-    def __init__(self, path: Path, *, recall: bool) -> None:
+    def __init__(self, path: Path, *, recall: bool, seats: int = 0) -> None:
         self._path = path
-        self._recalled = (_read(path) if recall else None) or ServiceHistory()
+        share = share_of_prompts(seats)
+        held = _read(path) if recall else {}
+        self._recalled = held.get(share) or ServiceHistory(share)
         self.history = deepcopy(self._recalled)
 
     def keep(self) -> None:
@@ -57,23 +64,34 @@ class Lessons:
             log.warning("What this run learned of its programs was not kept: %s", cause)
 
 
-def _read(path: Path) -> ServiceHistory | None:
+def _read(path: Path) -> dict[float, ServiceHistory]:
+    """The histories of the file by what a token of a prompt counts in them, the newest last."""
     try:
-        return ServiceHistory.from_wire(json.loads(path.read_text(encoding="utf-8")))
+        document = json.loads(path.read_text(encoding="utf-8"))
+        wires = document.get("histories") if isinstance(document, dict) else None
+        if not isinstance(wires, list):
+            raise ValueError("not a file of lessons")
+        histories = [ServiceHistory.from_wire(wire) for wire in wires]
     except FileNotFoundError:
-        return None
+        return {}
     except (OSError, ValueError) as cause:
         log.warning("What earlier runs learned of programs (%s) is left out: %s", path, cause)
-        return None
+        return {}
+    return {history.prompt_share: history for history in histories}
 
 
 def _add(path: Path, learned: ServiceHistory) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        history = _read(path) or ServiceHistory()
+        histories = _read(path)
+        share = learned.prompt_share
+        history = histories.pop(share, None) or ServiceHistory(share)
         history.add(learned)
         history.fade()
+        kept = [*histories.values(), history][-_MOST_HISTORIES:]
+        wires = [history.to_wire() for history in kept]
         fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(history.to_wire(), separators=(",", ":")), encoding="utf-8")
+        text = json.dumps({"histories": wires}, separators=(",", ":"))
+        fresh.write_text(text, encoding="utf-8")
         fresh.replace(path)

@@ -50,7 +50,6 @@ class Programs:
         returns: tells the engine that what kept a program away has ended.
         tool_times: how long tools have taken in earlier runs; it learns on.
         threads: keeps the accounts of threads; by default in the journal of the user.
-        history: what is known of earlier programs by the names of their graphs.
     """
 
     def __init__(
@@ -61,13 +60,12 @@ class Programs:
         stop_call: Callable[[str], None],
         forget: Callable[[str], None],
         threads: ThreadAccounts | None = None,
-        history: ServiceHistory | None = None,
         away: Callable[[str, Sequence[float]], None] | None = None,
         returns: Callable[[str], None] | None = None,
         tool_times: ToolTimes | None = None,
     ) -> None:
         self.record = record
-        self.table = ProcessTable(policy, history)
+        self.table = ProcessTable(policy)
         self.threads = threads or ThreadAccounts(default_journal())
         self.store = RunningStore(self.threads)
         self._now = now
@@ -225,6 +223,11 @@ class Programs:
             return self.table.call_started(
                 program, call, self._now(), chain_s=self.record.attained_s(call)
             )
+
+    def learn_in(self, history: ServiceHistory) -> None:
+        """The engine is there: from now on, what programs do is told to ``history``."""
+        with self._lock:
+            self.table.history = history
 
     def prompt_known(self, ticket: Ticket, prompt_tokens: int) -> Ticket:
         """The ticket of a call whose prompt turns out to have so many tokens."""

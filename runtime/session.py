@@ -31,7 +31,7 @@ from .lessons import Lessons, lessons_beside
 from .model_map import ModelMap
 from .models import DEFAULT_MODEL
 from .programs import Programs
-from .protocols import ReplicaState
+from .protocols import Engine, EngineStats, ReplicaState
 from .settings import Settings
 from .span_sender import span_sender
 from .tool_lessons import ToolLessons, tool_lessons_beside
@@ -70,7 +70,7 @@ class Session:
         self._origin_s = time.monotonic()
         policy = policy_named(settings.policy)
         journal = settings.journal or default_journal()
-        self._lessons = Lessons(lessons_beside(journal), recall=policy.remembers)
+        self._lessons: Lessons | None = None
         self._tool_lessons = ToolLessons(tool_lessons_beside(journal))
         self.programs = Programs(
             policy,
@@ -79,10 +79,9 @@ class Session:
             self._stop_call,
             self._forget,
             ThreadAccounts(journal),
-            self._lessons.history,
-            self._away,
-            self._returns,
-            self._tool_lessons.times,
+            away=self._away,
+            returns=self._returns,
+            tool_times=self._tool_lessons.times,
         )
         self.recorder = Recorder(self.programs, self.programs)
         self._stops: dict[str, Callable[[], None]] = {}
@@ -138,7 +137,9 @@ class Session:
             self.recorder.install()
             if self.record.is_empty:
                 self._origin_s = time.monotonic()
-            self.record.apply(self._run_started(self._host))
+            (held, *_) = self._host.loop.run(self._host.engine.stats_of_replicas())
+            self._learn(held.seats)
+            self.record.apply(self._run_started(self._host.engine, held))
             self._beating = self._host.loop.submit(self._beat())
             for begin in self._when_started:
                 begin()
@@ -151,9 +152,14 @@ class Session:
         event = ContentRecorded(at_s=self.now(), call=call, prompt=prompt, answer=answer)
         self.record.apply(event)
 
-    def _run_started(self, host: EngineHost) -> RunStarted:
-        engine = host.engine
-        (held, *_) = host.loop.run(engine.stats_of_replicas())
+    def _learn(self, seats: int) -> None:
+        """Learn from now on what programs do, after what earlier runs on such seats learned."""
+        journal = self.settings.journal or default_journal()
+        recall = self.programs.table.policy.remembers
+        self._lessons = Lessons(lessons_beside(journal), recall=recall, seats=seats)
+        self.programs.learn_in(self._lessons.history)
+
+    def _run_started(self, engine: Engine, held: EngineStats) -> RunStarted:
         return RunStarted(
             clock_s=self._origin_s,
             engine=engine.kind,
@@ -312,7 +318,8 @@ class Session:
         finally:
             self._closed = True
             self.programs.threads.close()
-            self._lessons.keep()
+            if self._lessons is not None:
+                self._lessons.keep()
             self._tool_lessons.keep()
             if self._host is not None and self._owns_host:
                 self._host.stop()

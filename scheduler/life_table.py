@@ -4,10 +4,11 @@ Work is counted in tokens: those generated, and those computed of prompts. A pro
 whatever else the engine does; its service in seconds grows with the batch and with what has to be
 computed again.
 
-A token of a prompt counts as one: a full engine computes about as many of them as it generates in
-the same time. A generated token counts by the part of the engine that is taken while it is made: a
-seat, or as much of the KV cache as the context is long, whichever is more. Where the cache is what
-is short, a program with a context twice as long keeps twice as many others out.
+A generated token counts by the part of the engine that is taken while it is made: a seat, or as
+much of the KV cache as the context is long, whichever is more. Where the cache is what is short, a
+program with a context twice as long keeps twice as many others out. A token of a prompt counts by
+what is generated while it is computed: an engine with 256 seats, when full, generates about as many
+tokens as it computes of prompts in the same time; with fewer seats, fewer.
 
 For each bucket of work the table keeps two sums: the work that programs did in it (*exposure*) and
 how many programs ended in it. Ends / exposure estimates the hazard, the chance to end with the next
@@ -31,6 +32,8 @@ from typing import Any, Self
 
 # KV tokens that an engine has for each of its seats; common ones have between 1,000 and 4,000.
 CONTEXT_TOKENS_PER_SEAT = 2048.0
+# With so many, a token of a prompt takes a full engine as long as a generated one.
+_EVEN_SEATS = 256.0
 _FIRST_TOKENS = 32.0
 _PER_OCTAVE = 2
 _OCTAVES = 22
@@ -49,15 +52,26 @@ def share_of(context_tokens: int) -> float:
     return max(1.0, context_tokens / CONTEXT_TOKENS_PER_SEAT)
 
 
-def work_of(output_tokens: int, new_prompt_tokens: int, context_tokens: int = 0) -> float:
+def share_of_prompts(seats: int) -> float:
+    """What a token of a prompt counts on an engine of so many seats, 0 where that is not known."""
+    return min(1.0, seats / _EVEN_SEATS) if seats else 1.0
+
+
+def work_of(
+    output_tokens: int,
+    new_prompt_tokens: int,
+    context_tokens: int = 0,
+    prompt_share: float = 1.0,
+) -> float:
     """The work of a call, tokens.
 
     Args:
         output_tokens: generated.
         new_prompt_tokens: of its prompt, those that no earlier call of its program had computed.
         context_tokens: its prompt and its output.
+        prompt_share: what each of the former counts (:func:`share_of_prompts`).
     """
-    return output_tokens * share_of(context_tokens) + new_prompt_tokens
+    return output_tokens * share_of(context_tokens) + prompt_share * new_prompt_tokens
 
 
 class LifeTable:

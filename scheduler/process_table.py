@@ -77,8 +77,11 @@ class ProgramEntry:
     longest_context: int = 0
     place: float | None = None
 
-    def settle(self, receipt: Receipt, chain_s: float) -> None:
+    def settle(self, receipt: Receipt, chain_s: float, prompt_share: float) -> None:
         """Book a finished call whose chain of parents took ``chain_s`` seconds.
+
+        Args:
+            prompt_share: what a token of its prompt counts as work.
 
         The wait that a promotion paid for no longer counts towards the next one: were it kept, an
         overloaded engine would promote every later call of the program at once, and the levels
@@ -93,7 +96,9 @@ class ProgramEntry:
         # What an earlier call had in its context is computed again only where KV was lost.
         known = max(receipt.cached_tokens, min(receipt.prompt_tokens, self.longest_context))
         context = receipt.prompt_tokens + receipt.output_tokens
-        self.work += work_of(receipt.output_tokens, receipt.prompt_tokens - known, context)
+        self.work += work_of(
+            receipt.output_tokens, receipt.prompt_tokens - known, context, prompt_share
+        )
         self.longest_context = max(self.longest_context, context)
 
 
@@ -216,7 +221,7 @@ class ProcessTable:
             before = entry.work
             if not entry.longest_context and entry.name in self.history.names:
                 self._shared[entry.name] = receipt.cached_tokens
-            entry.settle(receipt, active.attained_s)
+            entry.settle(receipt, active.attained_s, self.history.prompt_share)
             self.history.worked(entry.name, before, entry.work)
         return True
 
@@ -250,7 +255,7 @@ class ProcessTable:
         """
         longest = max(prompt_tokens, entry.longest_context)
         had = entry.longest_context or min(longest, self._shared.get(entry.name, 0))
-        work = entry.work + longest - had
+        work = entry.work + self.history.prompt_share * (longest - had)
         course = self.history.course(entry.name, work, entry.place, share_of(longest))
         entry.place = course[1]
         return course

@@ -39,12 +39,17 @@ _UNIT = [len(BOUNDS), BOUNDS[1], BOUNDS[2], CONTEXT_TOKENS_PER_SEAT]
 class ServiceHistory:
     """Life tables by name.
 
+    Args:
+        prompt_share: what a token of a prompt counts in the work that it is told of
+            (:func:`.life_table.share_of_prompts`).
+
     Attributes:
         names: the table of each name, in the order in which they were first told of.
         everything: their sum, and what was told of names that there was no more room for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prompt_share: float = 1.0) -> None:
+        self.prompt_share = prompt_share
         self.names: dict[str, LifeTable] = {}
         self.everything = LifeTable()
         self._places: dict[str, tuple[int, list[float]]] = {}
@@ -112,7 +117,13 @@ class ServiceHistory:
         return known if table is None else _better(table, known)
 
     def add(self, other: ServiceHistory) -> None:
-        """Add what another history holds; the order of additions does not matter."""
+        """Add what another history holds; the order of additions does not matter.
+
+        Raises:
+            ValueError: it counts prompts in another way.
+        """
+        if other.prompt_share != self.prompt_share:
+            raise ValueError("a history that counts prompts in another way cannot be added")
         for name, table in other.names.items():
             mine = self._table(name)
             if mine is not None:
@@ -122,7 +133,7 @@ class ServiceHistory:
 
     def since(self, earlier: ServiceHistory) -> ServiceHistory:
         """What it has learned since it held what ``earlier`` holds."""
-        late, nothing = ServiceHistory(), LifeTable()
+        late, nothing = ServiceHistory(self.prompt_share), LifeTable()
         for name, table in self.names.items():
             late.names[name] = table.since(earlier.names.get(name, nothing))
         late.everything = self.everything.since(earlier.everything)
@@ -138,6 +149,7 @@ class ServiceHistory:
         """The history as plain types."""
         return {
             "bounds": list(_UNIT),
+            "prompt_share": self.prompt_share,
             "names": {name: table.to_wire() for name, table in self.names.items()},
             "everything": self.everything.to_wire(),
         }
@@ -149,8 +161,8 @@ class ServiceHistory:
         Raises:
             ValueError: it is none, or counts work in another way.
         """
-        history = cls()
         try:
+            history = cls(float(wire["prompt_share"]))
             if wire["bounds"] != _UNIT:
                 raise ValueError("a history that counts work in another way")
             for name, table in wire["names"].items():

@@ -35,6 +35,7 @@ from .balancers import DEFAULT_BALANCER, Balancer, balancer_named
 from .engine_model import EngineModel
 from .holds import receipt_with_hold
 from .kv_home import HOSTED_IDLE_S
+from .life_table import share_of_prompts
 from .policies import policy_named
 from .process_table import ProcessTable
 from .service_history import ServiceHistory
@@ -110,6 +111,8 @@ class Simulation:
         self._memory = memory
         self._tool_times = ToolTimes()
         self.gates = self._gates(policy, replicas, memory)
+        if history is None:
+            history = ServiceHistory(share_of_prompts(model.seats))
         self.table = ProcessTable(policy_named(policy.config.policy), history)
         self.result = SimResult(busy_s=[0.0] * replicas, calls_served=[0] * replicas)
         self._balancer = balancer or balancer_named(DEFAULT_BALANCER)

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import autellix
+from autellix.integrations.chat_model import ChatAutellix
+from autellix.runtime.engine_host import EngineHost
 from autellix.runtime.lessons import Lessons, lessons_beside
+from autellix.runtime.session import Session, use_session
+from autellix.runtime.settings import Settings
+from tests.conftest import SEATS
 
 
 def learn(lessons: Lessons, name: str, *works: float) -> None:
@@ -32,6 +38,26 @@ def path(tmp_path: Path) -> Path:
     return lessons_beside(tmp_path / "state" / "journal.sqlite")
 
 
+def test_a_run_on_the_engine_leaves_lessons_to_the_next(
+    engine_host: EngineHost, tmp_path: Path
+) -> None:
+    settings = Settings(quiet=True, journal=tmp_path / "journal.sqlite")
+    for programs_before in (0, 1):
+        session = Session(settings, engine_host)
+        session.start()
+        use_session(session)
+        try:
+            history = session.programs.table.history
+            known = history.names.get("greeter")
+            assert (sum(known.ends) if known else 0) == programs_before
+            with autellix.program("greeter"):
+                ChatAutellix(max_tokens=2).invoke("Hello")
+        finally:
+            use_session(None)
+            session.close()
+        assert history.prompt_share == SEATS / 256
+
+
 def test_they_lie_beside_the_journal() -> None:
     assert lessons_beside(Path("/s/journal.sqlite")) == Path("/s/journal.lessons.json")
 
@@ -41,6 +67,25 @@ def test_a_run_begins_with_what_the_one_before_learned(path: Path) -> None:
     again = Lessons(path, recall=True).history
     assert again.places("agent") != Lessons(path, recall=False).history.places("agent")
     assert ends(path, "agent") == 2
+
+
+def test_what_was_learned_on_other_seats_is_kept_and_not_mixed_in(path: Path) -> None:
+    for seats, work in ((8, 500.0), (256, 900.0), (8, 600.0)):
+        lessons = Lessons(path, recall=True, seats=seats)
+        learn(lessons, "agent", work)
+        lessons.keep()
+    assert sum(Lessons(path, recall=True, seats=8).history.names["agent"].ends) == 2
+    assert sum(Lessons(path, recall=True, seats=256).history.names["agent"].ends) == 1
+    assert not Lessons(path, recall=True, seats=16).history.names
+
+
+def test_the_file_holds_the_newest_histories(path: Path) -> None:
+    for seats in range(1, 12):
+        lessons = Lessons(path, recall=True, seats=seats)
+        learn(lessons, "agent", 500.0)
+        lessons.keep()
+    held = [bool(Lessons(path, recall=True, seats=n).history.names) for n in range(1, 12)]
+    assert held == [False] * 3 + [True] * 8
 
 
 def test_a_run_that_does_not_remember_teaches_later_ones_all_the_same(path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autellix.scheduler.life_table import BOUNDS, WIDTHS, LifeTable, work_of
+from autellix.scheduler.life_table import BOUNDS, WIDTHS, LifeTable, share_of_prompts, work_of
 
 works = st.integers(0, 1 << 24).map(float)
 lives = st.lists(st.tuples(works, works, st.booleans()), max_size=20)
@@ -39,6 +39,12 @@ def test_buckets_are_adjacent_and_grow() -> None:
 def test_a_prompt_token_counts_as_much_as_a_generated_one() -> None:
     assert work_of(100, 0) == 100
     assert work_of(0, 100) == 100
+
+
+def test_on_few_seats_less_is_generated_while_a_prompt_is_computed() -> None:
+    assert work_of(10, 100, prompt_share=share_of_prompts(64)) == 35
+    assert [share_of_prompts(seats) for seats in (8, 256, 1024)] == [1 / 32, 1.0, 1.0]
+    assert share_of_prompts(0) == 1.0, "not known"
 
 
 def test_a_token_counts_by_the_part_of_the_engine_that_its_context_takes() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from autellix.scheduler.policies import policy_named
 from autellix.scheduler.process_table import ProcessTable
+from autellix.scheduler.service_history import ServiceHistory
 from autellix.scheduler.tickets import Receipt, Ticket
 
 
@@ -198,6 +199,13 @@ class TestPrompts:
         t.open("R", 2.0, "agent")
         ticket = t.call_started("R", "r", 2.0, prompt_tokens=4300)
         assert ticket.course == t.history.course("agent", 300.0, None, 4300 / 2048)
+
+    def test_it_counts_by_what_the_history_says_of_prompts(self) -> None:
+        t = ProcessTable(policy_named("adaptive"), ServiceHistory(prompt_share=0.25))
+        ticket = t.call_started("P", "a", 0.0, prompt_tokens=1200)
+        assert ticket.course == t.history.course("", 300.0, None)
+        t.call_ended("a", 1.0, receipt("a", 1.0, prompt_tokens=1200, output_tokens=5))
+        assert t.programs["P"].work == 305
 
     def test_a_prompt_that_is_tokenised_later_says_the_same(self) -> None:
         at_once, later = table("adaptive"), table("adaptive")

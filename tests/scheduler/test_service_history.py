@@ -133,6 +133,13 @@ class TestManyProcesses:
         assert again.to_wire() == history.to_wire()
         assert again.places("a") == history.places("a")
 
+    def test_histories_that_count_prompts_otherwise_are_not_mixed(self) -> None:
+        history = ServiceHistory(prompt_share=0.25)
+        assert ServiceHistory.from_wire(history.to_wire()).prompt_share == 0.25
+        assert history.since(ServiceHistory(0.25)).prompt_share == 0.25
+        with pytest.raises(ValueError, match="prompts"):
+            history.add(ServiceHistory())
+
     @pytest.mark.parametrize("wire", [{}, {"bounds": [1, 2, 3]}, [], {"bounds": None}])
     def test_a_broken_history_is_refused(self, wire: dict[str, object]) -> None:
         with pytest.raises(ValueError, match="history"):
