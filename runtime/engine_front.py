@@ -45,6 +45,13 @@ def _with_length(ticket: Ticket, prompt_tokens: int) -> Ticket:
     return ticket._replace(prompt_tokens=prompt_tokens)
 
 
+def _length_of(prompt: Any) -> int:
+    """Tokens of a rendered prompt, which may be given as embeddings."""
+    ids = prompt.get("prompt_token_ids")
+    embeddings = None if ids else prompt.get("prompt_embeds")
+    return len(ids or ()) if embeddings is None else len(embeddings)
+
+
 def _fits_nothing(output: RequestOutput) -> bool:
     """Whether a guided call has ended because its grammar left nothing to say."""
     return output.finished and any(each.finish_reason == "error" for each in output.outputs)
@@ -102,7 +109,7 @@ class EngineFront(EngineClient):
         served = served_call.get()
         given = _ticket(served, extra)
         ticket = given or Ticket(program=request_id, call=request_id)
-        ticket = self.on_prompt(ticket, len(prompt.get("prompt_token_ids") or ()))
+        ticket = self.on_prompt(ticket, _length_of(prompt))
         sampling_params.extra_args = {**extra, **ticket.to_flat()}
         guided = sampling_params.structured_outputs
         if guided is not None:

@@ -209,7 +209,7 @@ class Programs:
             self._stop_call(call)
 
     def ticket(self, call: str) -> Ticket:
-        """The ticket of a call that goes to the engine now.
+        """The ticket of a call that goes to the engine now; :meth:`prompt_known` completes it.
 
         Raises:
             CallError: its program has given it up meanwhile.
@@ -220,8 +220,9 @@ class Programs:
                     raise CallError("The call was stopped before it began: its program gave it up.")
                 self._adopt(call)
             program, _ = self._served[call] = self._program_of[call]
+            chain_s = self.record.attained_s(call)
             return self.table.call_started(
-                program, call, self._now(), chain_s=self.record.attained_s(call)
+                program, call, self._now(), chain_s=chain_s, prompt_tokens=None
             )
 
     def learn_in(self, history: ServiceHistory) -> None:

@@ -180,7 +180,7 @@ def parse_engine_args(pairs: list[str]) -> dict[str, Any]:
             )
         try:
             values[key.replace("-", "_")] = json.loads(raw)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             values[key.replace("-", "_")] = {"True": True, "False": False, "None": None}.get(
                 raw, raw
             )
@@ -202,7 +202,7 @@ def _whole_pairs(pieces: list[str]) -> Iterator[str]:
 def _is_json(pair: str) -> bool:
     try:
         json.loads(pair.partition("=")[2])
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return False
     return True
 

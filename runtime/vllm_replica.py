@@ -213,7 +213,7 @@ class VllmReplica:
         Calls that end with the same step have much to tell at once: it goes in one message.
         """
         self._news.append((what, *about))
-        if len(self._news) == 1:
+        if len(self._news) == 1 or not self._telling:
             telling = asyncio.create_task(self._send_news())
             self._telling.add(telling)
             telling.add_done_callback(self._telling.discard)

@@ -6,7 +6,7 @@ owner calls it from one thread.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 
@@ -14,6 +14,9 @@ from .life_table import share_of, work_of
 from .policies import Policy
 from .service_history import ServiceHistory
 from .tickets import Receipt, Ticket
+
+# One may be cached for another reason, as that of a thread's next turn: some show what is shared.
+_FIRST_PROMPTS = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,7 +27,6 @@ class ActiveCall:
         attained_s: length of the chain that leads to the call, seconds.
         replica: index of the replica that serves it; None before it is placed.
         wait_s, service_s: as last reported while it runs, seconds.
-        place_before: where its program stood before it; see ``ProgramEntry.place``.
     """
 
     call: str
@@ -33,7 +35,6 @@ class ActiveCall:
     replica: int | None = None
     wait_s: float = 0.0
     service_s: float = 0.0
-    place_before: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,8 +117,8 @@ class ProcessTable:
         self.programs: dict[str, ProgramEntry] = {}
         self._program_of: dict[str, str] = {}
         self._numbers = count()
-        # By name, what the cache had of the newest first prompt: a prefix that programs share.
-        self._shared: dict[str, int] = {}
+        # By name, what the cache had of the newest first prompts: all had what programs share.
+        self._found: dict[str, deque[int]] = {}
 
     def __len__(self) -> int:
         return len(self.programs)
@@ -142,7 +143,7 @@ class ProcessTable:
         now: float,
         *,
         chain_s: float | None = None,
-        prompt_tokens: int = 0,
+        prompt_tokens: int | None = 0,
     ) -> Ticket:
         """A call begins; its ticket.
 
@@ -150,7 +151,8 @@ class ProcessTable:
 
         Args:
             chain_s: max over the call's parents k of p(k) + t(k) where the DAG is known, seconds.
-            prompt_tokens: length of the prompt; 0 while it is not tokenised.
+            prompt_tokens: length of the prompt; None while it is not tokenised: the ticket has no
+                course before :meth:`prompt_known`.
 
         Raises:
             ValueError: a call of that id is active: two calls would share one receipt.
@@ -159,21 +161,18 @@ class ProcessTable:
             raise ValueError(f"call {call!r} has already started; give every call its own id")
         entry = self.open(program, now)
         inherited = entry.critical_path_s if chain_s is None else chain_s
-        entry.active[call] = ActiveCall(
-            call=call, arrived_s=now, attained_s=inherited, place_before=entry.place
-        )
+        entry.active[call] = ActiveCall(call=call, arrived_s=now, attained_s=inherited)
         entry.last_arrival_s = now
         self._program_of[call] = program
-        return Ticket(
+        ticket = Ticket(
             program=program,
             call=call,
             attained_s=self.policy.attained(entry, chain_s),
             program_service_s=entry.service_s,
             program_wait_s=entry.owed_wait_s,
-            prompt_tokens=prompt_tokens,
-            course=self._course(entry, prompt_tokens) if self.policy.learns else (),
             program_number=entry.number,
         )
+        return ticket if prompt_tokens is None else self.prompt_known(ticket, prompt_tokens)
 
     def prompt_known(self, ticket: Ticket, prompt_tokens: int) -> Ticket:
         """The prompt of a call has been tokenised: its ticket with all that follows from that.
@@ -185,8 +184,7 @@ class ProcessTable:
         ticket = ticket._replace(prompt_tokens=prompt_tokens)
         if not self.policy.learns or ticket.call not in self._program_of:
             return ticket
-        entry, active = self._active(ticket.call)
-        entry.place = active.place_before
+        entry, _ = self._active(ticket.call)
         return ticket._replace(course=self._course(entry, prompt_tokens))
 
     def call_placed(self, call: str, replica: int) -> None:
@@ -219,8 +217,8 @@ class ProcessTable:
         entry.finished_calls += 1
         if receipt is not None:
             before = entry.work
-            if not entry.longest_context and entry.name in self.history.names:
-                self._shared[entry.name] = receipt.cached_tokens
+            if not entry.longest_context and receipt.service_s:
+                self._first_prompt(entry.name, receipt.cached_tokens)
             entry.settle(receipt, active.attained_s, self.history.prompt_share)
             self.history.worked(entry.name, before, entry.work)
         return True
@@ -251,14 +249,19 @@ class ProcessTable:
         """Where the call stands.
 
         Its program cannot end before the prompt at hand is computed: what is new in it counts as
-        done. Of a first prompt that is what the cache did not have for the last one of that name.
+        done. Of a first prompt that is what the cache did not have of every one of that name.
         """
         longest = max(prompt_tokens, entry.longest_context)
-        had = entry.longest_context or min(longest, self._shared.get(entry.name, 0))
+        shared = min(self._found.get(entry.name, (0,)))
+        had = entry.longest_context or min(longest, shared)
         work = entry.work + self.history.prompt_share * (longest - had)
         course = self.history.course(entry.name, work, entry.place, share_of(longest))
         entry.place = course[1]
         return course
+
+    def _first_prompt(self, name: str, cached_tokens: int) -> None:
+        if name in self.history.names:
+            self._found.setdefault(name, deque(maxlen=_FIRST_PROMPTS)).append(cached_tokens)
 
     @staticmethod
     def _last_sign(entry: ProgramEntry) -> float:

@@ -239,4 +239,5 @@ class TestLearning:
         for policy, learns in (("adaptive", True), ("gittins", True), ("atlas", False)):
             world = World(policy=policy)
             world.begin("p", "c")
-            assert bool(world.programs.ticket("c").course) is learns
+            ticket = world.programs.prompt_known(world.programs.ticket("c"), 5)
+            assert bool(ticket.course) is learns

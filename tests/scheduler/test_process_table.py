@@ -191,7 +191,7 @@ class TestPrompts:
 
     def test_a_prefix_that_programs_of_a_name_share_is_not_new(self) -> None:
         t = table("adaptive")
-        for program in "PQ":
+        for program in "OPQ":
             t.open(program, 0.0, "agent")
             t.call_started(program, program, 0.0, prompt_tokens=5000)
             spent = receipt(program, 1.0, prompt_tokens=5000, cached_tokens=4000)
@@ -199,6 +199,28 @@ class TestPrompts:
         t.open("R", 2.0, "agent")
         ticket = t.call_started("R", "r", 2.0, prompt_tokens=4300)
         assert ticket.course == t.history.course("agent", 300.0, None, 4300 / 2048)
+
+    def test_what_the_cache_had_of_one_prompt_alone_is_not_shared(self) -> None:
+        t = table("adaptive")
+        for program, cached_tokens in [("O", 0), ("P", 0), ("Q", 12_000)]:
+            t.open(program, 0.0, "agent")
+            t.call_started(program, program, 0.0, prompt_tokens=12_080)
+            spent = receipt(program, 1.0, prompt_tokens=12_080, cached_tokens=cached_tokens)
+            t.call_ended(program, 1.0, spent)
+        t.open("R", 2.0, "agent")
+        ticket = t.call_started("R", "r", 2.0, prompt_tokens=12_000)
+        assert ticket.course == t.history.course("agent", 12_000.0, None, 12_000 / 2048)
+
+    def test_a_call_that_was_given_up_in_the_queue_says_nothing_of_the_cache(self) -> None:
+        t = table("adaptive")
+        for program, service_s, cached_tokens in [("O", 1.0, 0), ("P", 1.0, 6000), ("Q", 0.0, 0)]:
+            t.open(program, 0.0, "agent")
+            t.call_started(program, program, 0.0, prompt_tokens=6100)
+            spent = receipt(program, service_s, prompt_tokens=6100, cached_tokens=cached_tokens)
+            t.call_ended(program, 1.0, spent)
+        t.open("R", 2.0, "agent")
+        ticket = t.call_started("R", "r", 2.0, prompt_tokens=6100)
+        assert ticket.course == t.history.course("agent", 100.0, None, 6100 / 2048)
 
     def test_it_counts_by_what_the_history_says_of_prompts(self) -> None:
         t = ProcessTable(policy_named("adaptive"), ServiceHistory(prompt_share=0.25))
@@ -211,7 +233,8 @@ class TestPrompts:
         at_once, later = table("adaptive"), table("adaptive")
         for call, prompt_tokens in [("a", 40_000), ("b", 50_000), ("c", 500)]:
             known = at_once.call_started("P", call, 0.0, prompt_tokens=prompt_tokens)
-            ticket = later.call_started("P", call, 0.0)
+            ticket = later.call_started("P", call, 0.0, prompt_tokens=None)
+            assert ticket.course == ()
             assert later.prompt_known(ticket, prompt_tokens) == known
             assert later.programs["P"].place == at_once.programs["P"].place
             for t in (at_once, later):
