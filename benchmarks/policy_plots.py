@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from autellix.errors import UsageError
 from benchmarks.figures import require_matplotlib
 from benchmarks.metrics import Cell
 from benchmarks.options import names_in, run_command
@@ -42,8 +43,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--policies", default=POLICIES, help=f"split by commas [{POLICIES}]")
     options = parser.parse_args(arguments)
     require_matplotlib()
-    cells = put_together([read_result(path) for path in options.files])
-    draw(cells, names_in(options.policies, "--policies"), options.image)
+    image, policies = options.image, names_in(options.policies, "--policies")
+    if image.suffix not in (".svg", ".png") or not image.parent.is_dir():
+        raise UsageError(f"--image takes the name of an .svg or .png in a folder, got {image}")
+    documents = [read_result(path) for path in options.files]
+    cells = put_together([document for document in documents if "cells" in document])
+    cells = [c for c in cells if c["policy"] in policies and (c["load"] or 0.0) >= _LEAST_LOAD]
+    if not cells:
+        raise UsageError(f"none of these results has a cell of {options.policies} at a load")
+    draw(cells, policies, image)
 
 
 def draw(cells: Sequence[Cell], policies: Sequence[str], image: Path) -> None:
@@ -77,9 +85,9 @@ def _panel(panel: Any, cells: Sequence[Cell], policies: Sequence[str]) -> None:
     for policy in policies:
         by_load: dict[float, list[float]] = {}
         for cell in cells:
-            load = cell["load"]
-            if cell["policy"] == policy and load is not None and load >= _LEAST_LOAD:
-                by_load.setdefault(load, []).append(1e3 * cell["mean_token_latency_s"])
+            if cell["policy"] == policy:
+                mean_s = cell["mean_token_latency_s"]
+                by_load.setdefault(cell["load"], []).append(1e3 * mean_s)
         loads = sorted(by_load)
         means = [fmean(by_load[load]) for load in loads]
         colour, style = _STYLES.get(policy, (None, "-"))

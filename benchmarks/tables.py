@@ -26,6 +26,7 @@ from benchmarks.options import run_command
 
 Row = Sequence[str]
 BASELINES = ("vllm", "vllm-opt")
+_SAME_CELL = ("workload", "seed", "policy", "load", "rate", "engine", "programs", "tier")
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -59,7 +60,8 @@ def put_together(documents: Sequence[dict[str, Any]]) -> list[Cell]:
     found: dict[tuple[Any, ...], Cell] = {}
     for document in documents:
         for cell in document["cells"]:
-            found[cell["workload"], cell["seed"], cell["policy"], _when(cell)] = cell
+            # The rate of a load tells engines of other sizes apart.
+            found[tuple(cell.get(name) for name in _SAME_CELL)] = cell
     return list(found.values())
 
 
@@ -71,12 +73,14 @@ def read_result(path: Path) -> dict[str, Any]:
     """
     try:
         document = json.loads(path.read_text())
-        if "pieces" not in document:
-            assert isinstance(document["cells"], list)
+        if "pieces" in document:
+            assert isinstance(document["pieces"], dict)
+        else:
+            assert all(cell.keys() >= {*_SAME_CELL[:5]} for cell in document["cells"])
             assert isinstance(document["throughput_at_equal_latency"], list)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AssertionError):
+    except (ValueError, KeyError, TypeError, AttributeError, AssertionError):
         raise InputError(
             f"{path} is no result of benchmarks.replay, benchmarks.sweep or benchmarks.agreement: "
             "it has no list of cells; write one with --json"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from autellix.errors import UsageError
 from benchmarks import policy_plots, replay, sweep
 
 SMALL = ["--workload", "bfcl", "--programs", "8", "--seats", "4", "--seed", "1"]
@@ -37,6 +40,29 @@ def test_one_image_has_a_panel_for_every_workload_of_several_results(tmp_path: P
     before = image.read_bytes()
     policy_plots.main([*files, "--image", str(image)])
     assert image.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--image", "none/x.svg"], "takes the name of"),
+        (["--image", "x.txt"], "takes the name of"),
+        (["--image", "x.svg", "--policies", "nosuch"], "none of these results"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sweep.main([*SMALL, "--load", "1.5", "--policies", "plas", "--json", "a.json"])
+    with pytest.raises(UsageError, match=said):
+        policy_plots.main(["a.json", *options])
+
+
+def test_cells_of_another_tier_or_size_are_other_cells() -> None:
+    cell = {"workload": "w", "seed": 1, "policy": "p", "load": 1.2, "rate": 2.0}
+    others = [cell, {**cell, "rate": 1.0}, {**cell, "tier": "host"}, {**cell, "programs": 7}]
+    assert policy_plots.put_together([{"cells": [other]} for other in others]) == others
 
 
 def test_the_last_result_has_the_say_on_a_cell(tmp_path: Path) -> None:

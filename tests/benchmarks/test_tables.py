@@ -121,7 +121,10 @@ def test_agreement_has_a_row_for_every_load_and_policy() -> None:
     )
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"cells": 1}', '{"cells": []}', "\x00"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"cells": [{}]}', '{"pieces": []}', '{"cells": 1}', '{"cells": []}', "\x00"],
+)
 def test_a_file_that_is_no_result_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "r.json"
     file.write_text(content)
