@@ -268,11 +268,18 @@ def _group(
 
 @lru_cache(maxsize=2)
 def _learned(
-    name: str, programs: int, seed: int, strict: bool, engine: str, kv_tokens: int | None
+    name: str,
+    programs: int,
+    seed: int,
+    strict: bool,
+    engine: str,
+    kv_tokens: int | None,
+    seats: int | None,
 ) -> dict[str, Any]:
-    """What these programs teach, whatever the engine's seats and settings."""
+    """What these programs teach on such an engine, whatever its settings."""
     earlier = _served(name, programs, seed, strict, engine, kv_tokens).programs
-    return SimulatedEngine(model=engine_model(engine, kv_tokens=kv_tokens)).learned(earlier)
+    model = engine_model(engine, seats=seats, kv_tokens=kv_tokens)
+    return SimulatedEngine(model=model).learned(earlier)
 
 
 def _describe(options: argparse.Namespace, name: str, seed: int) -> list[str]:
@@ -296,7 +303,7 @@ def _run_cell(engine: SimulatedEngine, options: argparse.Namespace, key: CellKey
     history = None
     if key.policy == "gittins" and not key.workload.startswith("trace:"):
         earlier = _group(options, key.workload, key.seed + EARLIER_SEED)
-        history = ServiceHistory.from_wire(_learned(*earlier))
+        history = ServiceHistory.from_wire(_learned(*earlier, options.seats))
     simulation = engine.simulation(key.policy, ended if options.plots else None, history)
     if key.rate is not None:
         result = simulation.run(poisson(served.programs, key.rate, key.seed))
