@@ -19,6 +19,7 @@ import autellix
 from autellix.errors import AutellixError, CallError, ContextLengthError
 from autellix.integrations.chat_model import ChatAutellix
 from autellix.runtime.session import Session
+from autellix.scheduler.service_history import ServiceHistory
 from tests.conftest import idle_stats
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -39,6 +40,7 @@ def calls_of(session: Session) -> list[dict]:
 def test_a_programs_place_counts_its_prompt(session: Session, model: ChatAutellix) -> None:
     places = {}
     for name, prompt in [("short", PARIS), ("long", "Sum up: " + "a word, " * 400)]:
+        session.programs.learn_in(ServiceHistory())  # what other tests have taught is not known
         with autellix.program(name):
             model.invoke(prompt, max_tokens=1)
             (entry,) = session.programs.table.programs.values()
