@@ -7,7 +7,6 @@ Means over the seeds; of the same cell in several results the last one counts. N
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +16,7 @@ from autellix.errors import UsageError
 from benchmarks.figures import require_matplotlib
 from benchmarks.metrics import Cell
 from benchmarks.options import names_in, run_command
-from benchmarks.tables import put_together, read_result
+from benchmarks.tables import parser_of_results, put_together, read_result
 
 POLICIES = "vllm-opt,mlfq,plas,default,srpt"
 _COLUMNS = 4
@@ -33,12 +32,7 @@ _STYLES = {
 
 def main(arguments: Sequence[str]) -> None:
     """Draw the figure."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.policy_plots",
-        description=(__doc__ or "").partition("\n")[0],
-        epilog="example: python -m benchmarks.policy_plots sweep.json --image policies.svg",
-    )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results, put together")
+    parser = parser_of_results("policy_plots", __doc__ or "", "sweep.json --image policies.svg")
     parser.add_argument("--image", type=Path, required=True, metavar="FILE", help=".svg or .png")
     parser.add_argument("--policies", default=POLICIES, help=f"split by commas [{POLICIES}]")
     options = parser.parse_args(arguments)

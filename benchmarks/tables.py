@@ -31,14 +31,26 @@ _SAME_CELL = ("workload", "seed", "policy", "load", "rate", "engine", "programs"
 
 def main(arguments: Sequence[str]) -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.tables",
-        description=(__doc__ or "").partition("\n")[0],
-        epilog="example: python -m benchmarks.tables benchmarks/results/sweep.json > tables.md",
-    )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results, put together")
+    parser = parser_of_results("tables", __doc__ or "", "benchmarks/results/sweep.json > tables.md")
     options = parser.parse_args(arguments)
     print(rendered([read_result(path) for path in options.files]))
+
+
+def parser_of_results(name: str, doc: str, example: str) -> argparse.ArgumentParser:
+    """The options of a command that reads results.
+
+    Args:
+        name, doc: of its module.
+        example: what may follow its name.
+    """
+    command = f"python -m benchmarks.{name}"
+    parser = argparse.ArgumentParser(
+        prog=command,
+        description=doc.partition("\n")[0],
+        epilog=f"example: {command} {example}",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="results, put together")
+    return parser
 
 
 def rendered(documents: Sequence[dict[str, Any]]) -> str:

@@ -69,16 +69,16 @@ class Session:
         self._spans = span_sender(self.record)
         self._origin_s = time.monotonic()
         policy = policy_named(settings.policy)
-        journal = settings.journal or default_journal()
+        self._journal = settings.journal or default_journal()
         self._lessons: Lessons | None = None
-        self._tool_lessons = ToolLessons(tool_lessons_beside(journal))
+        self._tool_lessons = ToolLessons(tool_lessons_beside(self._journal))
         self.programs = Programs(
             policy,
             self.record,
             self.now,
             self._stop_call,
             self._forget,
-            ThreadAccounts(journal),
+            ThreadAccounts(self._journal),
             away=self._away,
             returns=self._returns,
             tool_times=self._tool_lessons.times,
@@ -154,9 +154,8 @@ class Session:
 
     def _learn(self, seats: int) -> None:
         """Learn from now on what programs do, after what earlier runs on such seats learned."""
-        journal = self.settings.journal or default_journal()
         recall = self.programs.table.policy.remembers
-        self._lessons = Lessons(lessons_beside(journal), recall=recall, seats=seats)
+        self._lessons = Lessons(lessons_beside(self._journal), recall=recall, seats=seats)
         self.programs.learn_in(self._lessons.history)
 
     def _run_started(self, engine: Engine, held: EngineStats) -> RunStarted:

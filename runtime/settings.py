@@ -22,6 +22,7 @@ POLICY_NAMES = tuple(policy.name for policy in POLICIES)
 
 ENGINE_KINDS = ("vllm", "ray")
 SHORTEST_REFRESH_S = 0.1
+_NOT_JSON = object()
 _TRUE = {"1", "true", "yes", "on"}
 _FALSE = {"0", "false", "no", "off", ""}
 
@@ -178,12 +179,10 @@ def parse_engine_args(pairs: list[str]) -> dict[str, Any]:
             raise SettingsError(
                 f"--engine-arg takes KEY=VALUE, got {pair!r}; for example max_num_seqs=16."
             )
-        try:
-            values[key.replace("-", "_")] = json.loads(raw)
-        except (json.JSONDecodeError, RecursionError):
-            values[key.replace("-", "_")] = {"True": True, "False": False, "None": None}.get(
-                raw, raw
-            )
+        value = _json_of(raw)
+        if value is _NOT_JSON:
+            value = {"True": True, "False": False, "None": None}.get(raw, raw)
+        values[key.replace("-", "_")] = value
     return values
 
 
@@ -193,18 +192,19 @@ def _whole_pairs(pieces: list[str]) -> Iterator[str]:
     while start < len(pieces):
         end = start + 1
         if pieces[start].partition("=")[2].startswith(("{", "[", '"')):
-            ends = range(start + 1, len(pieces) + 1)
-            end = next((n for n in ends if _is_json(" ".join(pieces[start:n]))), end)
+            for n in range(start + 1, len(pieces) + 1):
+                if _json_of(" ".join(pieces[start:n]).partition("=")[2]) is not _NOT_JSON:
+                    end = n
+                    break
         yield " ".join(pieces[start:end])
         start = end
 
 
-def _is_json(pair: str) -> bool:
+def _json_of(raw: str) -> Any:
     try:
-        json.loads(pair.partition("=")[2])
+        return json.loads(raw)
     except (json.JSONDecodeError, RecursionError):
-        return False
-    return True
+        return _NOT_JSON
 
 
 def parse_model_map(pairs: Iterable[str]) -> dict[str, str]:

@@ -67,9 +67,9 @@ def work_of(
 
     Args:
         output_tokens: generated.
-        new_prompt_tokens: of its prompt, those that no earlier call of its program had computed.
         context_tokens: its prompt and its output.
-        prompt_share: what each of the former counts (:func:`share_of_prompts`).
+        new_prompt_tokens: of its prompt, those that no earlier call of its program had computed.
+        prompt_share: what each of those counts (:func:`share_of_prompts`).
     """
     return output_tokens * share_of(context_tokens) + prompt_share * new_prompt_tokens
 

@@ -15,7 +15,8 @@ from .policies import Policy
 from .service_history import ServiceHistory
 from .tickets import Receipt, Ticket
 
-# One may be cached for another reason, as that of a thread's next turn: some show what is shared.
+# So many of a name show what its programs share: one alone may be cached for another reason, as
+# that of a thread's next turn is.
 _FIRST_PROMPTS = 8
 
 
@@ -181,11 +182,11 @@ class ProcessTable:
             ticket: as the call has it, also one that is not of this table.
             prompt_tokens: length of the prompt.
         """
-        ticket = ticket._replace(prompt_tokens=prompt_tokens)
-        if not self.policy.learns or ticket.call not in self._program_of:
-            return ticket
-        entry, _ = self._active(ticket.call)
-        return ticket._replace(course=self._course(entry, prompt_tokens))
+        course = ticket.course
+        if self.policy.learns and ticket.call in self._program_of:
+            entry, _ = self._active(ticket.call)
+            course = self._course(entry, prompt_tokens)
+        return ticket._replace(prompt_tokens=prompt_tokens, course=course)
 
     def call_placed(self, call: str, replica: int) -> None:
         """The balancer has given an active call to a replica; again when it moves."""
@@ -254,7 +255,7 @@ class ProcessTable:
         longest = max(prompt_tokens, entry.longest_context)
         shared = min(self._found.get(entry.name, (0,)))
         had = entry.longest_context or min(longest, shared)
-        work = entry.work + self.history.prompt_share * (longest - had)
+        work = entry.work + work_of(0, longest - had, prompt_share=self.history.prompt_share)
         course = self.history.course(entry.name, work, entry.place, share_of(longest))
         entry.place = course[1]
         return course

@@ -175,6 +175,16 @@ def test_output_tokens_add_up() -> None:
 class TestPrompts:
     """What a prompt says of a call's place, where places are learned."""
 
+    @staticmethod
+    def first_calls(t: ProcessTable, prompt_tokens: int, told: list[tuple[float, int]]) -> None:
+        """Programs of one name make their first calls; what each took, and had in the cache."""
+        for number, (service_s, cached_tokens) in enumerate(told):
+            name = f"earlier-{number}"
+            t.open(name, 0.0, "agent")
+            t.call_started(name, name, 0.0, prompt_tokens=prompt_tokens)
+            sizes = {"prompt_tokens": prompt_tokens, "cached_tokens": cached_tokens}
+            t.call_ended(name, 1.0, receipt(name, service_s, **sizes))
+
     def test_the_longer_prompt_of_two_new_programs_stands_worse(self) -> None:
         t = table("adaptive")
         short = t.call_started("short", "a", 0.0, prompt_tokens=900)
@@ -191,33 +201,21 @@ class TestPrompts:
 
     def test_a_prefix_that_programs_of_a_name_share_is_not_new(self) -> None:
         t = table("adaptive")
-        for program in "OPQ":
-            t.open(program, 0.0, "agent")
-            t.call_started(program, program, 0.0, prompt_tokens=5000)
-            spent = receipt(program, 1.0, prompt_tokens=5000, cached_tokens=4000)
-            t.call_ended(program, 1.0, spent)
+        self.first_calls(t, 5000, [(1.0, 4000)] * 3)
         t.open("R", 2.0, "agent")
         ticket = t.call_started("R", "r", 2.0, prompt_tokens=4300)
         assert ticket.course == t.history.course("agent", 300.0, None, 4300 / 2048)
 
     def test_what_the_cache_had_of_one_prompt_alone_is_not_shared(self) -> None:
         t = table("adaptive")
-        for program, cached_tokens in [("O", 0), ("P", 0), ("Q", 12_000)]:
-            t.open(program, 0.0, "agent")
-            t.call_started(program, program, 0.0, prompt_tokens=12_080)
-            spent = receipt(program, 1.0, prompt_tokens=12_080, cached_tokens=cached_tokens)
-            t.call_ended(program, 1.0, spent)
+        self.first_calls(t, 12_080, [(1.0, 0), (1.0, 0), (1.0, 12_000)])
         t.open("R", 2.0, "agent")
         ticket = t.call_started("R", "r", 2.0, prompt_tokens=12_000)
         assert ticket.course == t.history.course("agent", 12_000.0, None, 12_000 / 2048)
 
     def test_a_call_that_was_given_up_in_the_queue_says_nothing_of_the_cache(self) -> None:
         t = table("adaptive")
-        for program, service_s, cached_tokens in [("O", 1.0, 0), ("P", 1.0, 6000), ("Q", 0.0, 0)]:
-            t.open(program, 0.0, "agent")
-            t.call_started(program, program, 0.0, prompt_tokens=6100)
-            spent = receipt(program, service_s, prompt_tokens=6100, cached_tokens=cached_tokens)
-            t.call_ended(program, 1.0, spent)
+        self.first_calls(t, 6100, [(1.0, 0), (1.0, 6000), (0.0, 0)])
         t.open("R", 2.0, "agent")
         ticket = t.call_started("R", "r", 2.0, prompt_tokens=6100)
         assert ticket.course == t.history.course("agent", 100.0, None, 6100 / 2048)
