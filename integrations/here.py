@@ -106,6 +106,12 @@ class Here:
             self._guest.set(guest)
         return guest
 
+    @staticmethod
+    def _is_between_tasks(owner: Owner) -> bool:
+        """Whether a loop runs here that no task has the turn of."""
+        of_thread = isinstance(owner, (ThreadWork, GuestWork))
+        return of_thread and asyncio._get_running_loop() is not None
+
     def open_ambient(self) -> Ambient | None:
         """The innermost ambient program that has not been left."""
         ambient = self.ambient.get()
@@ -190,8 +196,10 @@ class Here:
         position = self.position.get()
         if position is None:
             return False
-        strand, pinned = position
-        return not strand.kids and strand.owner is self.owner() and strand.pinned() is pinned
+        (strand, pinned), owner = position, self.owner()
+        if not strand.ran_on(owner) and self._is_between_tasks(owner):
+            return True  # a finalizer in the context of a task about to run, which keeps its place
+        return not strand.kids and strand.owner is owner and strand.pinned() is pinned
 
     def pin(self) -> None:
         """Pin the frontier of the running strand, whatever its program, in this context."""

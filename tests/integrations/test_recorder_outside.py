@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from typing import Any
 
 import pytest
@@ -195,3 +196,29 @@ def test_what_is_no_call_is_left_alone(calls: OpenAICalls, world: World) -> None
     assert calls.is_ours("http://here/v1/")
     assert not calls.is_ours("https://api.openai.com/v1/")
     assert not world.seen.starts
+
+
+def test_a_task_keeps_its_place_when_a_finalizer_makes_another_in_its_context(world: World) -> None:
+    """The collector may run between the context of a task and its turn."""
+
+    async def nothing() -> None:
+        pass
+
+    async def steps() -> None:
+        await world.acall("a@go")
+        await world.acall("b")
+
+    async def main() -> None:
+        token, loop = world.recorder.enter_program(None, "both"), asyncio.get_running_loop()
+        context = contextvars.copy_context()
+        task = loop.create_task(steps(), context=context)
+        await world.gates.await_("a began")
+        made: asyncio.Future[Any] = loop.create_future()
+        loop.call_soon(lambda: made.set_result(loop.create_task(nothing())), context=context)
+        await (await made)
+        world.gates.open("go")
+        await task
+        world.recorder.exit_program(token)
+
+    asyncio.run(main())
+    assert world.seen.edges() == dag("a>b")
