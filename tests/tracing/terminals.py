@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,9 @@ class Process:
 
     def to_the_end(self) -> int | None:
         """Read until it has ended; its exit code, or the signal that ended it, negative."""
+        last = time.monotonic() + 2 * WITHIN_S  # a view that is drawn for ever is no progress
         while True:
+            assert time.monotonic() < last, f"it does not end:\n{self.text}"
             try:
                 self._stream.feed(self.child.read_nonblocking(65536, timeout=WITHIN_S))
             except pexpect.EOF:

@@ -238,12 +238,12 @@ def test_what_the_program_prints_stays_readable_above_the_view_and_after_it():
         "    for n in range(40): print('answer', n, flush=True)\n"
         "    print('a remark', file=sys.stderr)\n"
         "    subprocess.run(['echo', 'a child'])\n"
-        "    keys(True); input()\n"
+        "    keys(True); input('next? ')\n"
         "print('after')\n"
     )
-    process.until("a child")
     process.until("─ queues")
-    assert process.lines[:4] == ["answer 39", "a remark", "a child", ""]
+    process.until("next?")  # the terminal's input is the program's from here on
+    assert process.lines[:4] == ["answer 39", "a remark", "a child", "next?"]
     process.child.send("\r")
     assert process.to_the_end() == 0
     assert process.region is None
@@ -359,9 +359,11 @@ def test_however_the_process_is_killed_the_terminal_is_restored(number):
 
 def test_a_terminal_that_changes_its_size_is_followed_at_once():
     process = Process(
-        PRELUDE + "view._refresh_s = 1e6\nwith view:\n    print('ready'); keys(True); input()\n"
+        PRELUDE + "view._refresh_s = 1e6\nwith view:\n"
+        "    print('ready'); keys(True); input('next? ')\n"
     )
     process.until("─ queues")
+    process.until("next?")
     process.resize(120, 40)
     process.until("tools tokens")
     keys = " ↑↓ select"
