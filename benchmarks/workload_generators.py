@@ -6,7 +6,8 @@ generated tokens a call 277, 34 and 73. The prompt tokens are taken as those tha
 what its program has in some context already; the paper does not say so. The shapes are those of
 recorded programs: chats are long-tailed, function-calling agents are much alike, a tree search is
 solved early or runs to its limit. ``swe-agent``, ``coding`` and ``tot`` have the means of such
-records. ``tools`` has none: a tool after every answer, for what becomes of KV between calls.
+records. Two have none: ``tools``, a tool after every answer, for what becomes of KV between calls;
+``supervisor``, workers of several kinds beside each other, for the order among a program's calls.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class _Builder:
         new: int,
         output: int,
         tool_s: float = 0.0,
+        node: str = "",
     ) -> int:
         """One more call with a prompt of ``shared + new`` tokens; its index."""
         self.calls.append(
@@ -52,6 +54,7 @@ class _Builder:
                 output_tokens=output,
                 shared_prefix_tokens=shared,
                 tool_s=tool_s,
+                node=node,
             )
         )
         return len(self.calls) - 1
@@ -106,6 +109,7 @@ def lats(rng: Random) -> list[SimCall]:
                 shared=shared if first else shared + new,
                 new=new if first else 0,
                 output=_lognormal(rng, 73, 0.4, 8, 300),
+                node="sample",
             )
             for first in (True, False, False, False, False)
         ]
@@ -116,6 +120,7 @@ def lats(rng: Random) -> list[SimCall]:
                 new=_lognormal(rng, 600, 0.3, 50, 2000),
                 output=_lognormal(rng, 73, 0.4, 8, 300),
                 tool_s=rng.choice(_LOOKUP_TOOL_S),
+                node="value",
             )
             for sample in samples
         ]
@@ -125,6 +130,7 @@ def lats(rng: Random) -> list[SimCall]:
             shared=built.context(best),
             new=_lognormal(rng, 600, 0.3, 50, 2000),
             output=_lognormal(rng, 73, 0.4, 8, 300),
+            node="reflect",
         )
         front = (reflection,)
         reached = shared + new
@@ -166,7 +172,7 @@ def coding(rng: Random) -> list[SimCall]:
             new = _lognormal(rng, 30_000, 0.7, 12_000, 120_000)
         else:
             shared, new = built.context(main), _lognormal(rng, 2000, 1.3, 50, 40_000)
-        main = built.add(front, shared=shared, new=new, output=output, tool_s=tool_s)
+        main = built.add(front, shared=shared, new=new, output=output, tool_s=tool_s, node="main")
         front = (main,)
         if rng.random() < 0.04:
             agents = [
@@ -176,6 +182,7 @@ def coding(rng: Random) -> list[SimCall]:
                     new=_lognormal(rng, 5000, 0.8, 500, 40_000),
                     output=_lognormal(rng, 430, 0.9, 30, 8000),
                     tool_s=float(rng.choice(_CODING_TOOL_S)),
+                    node="sub-agent",
                 )
                 for _ in range(rng.randint(2, 4))
             ]
@@ -198,6 +205,39 @@ def tools(rng: Random) -> list[SimCall]:
     return built.calls
 
 
+def supervisor(rng: Random) -> list[SimCall]:
+    """A plan, then workers of five kinds beside each other, in any order, and one that sums up.
+
+    A kind makes 1, 1, 2, 4 or about 8 calls one after the other.
+    """
+    built = _Builder()
+    plan = built.add((), shared=0, new=1500, output=_lognormal(rng, 150, 0.4, 20, 600), node="plan")
+    rounds = {"check": 1, "draft": 1, "look-up": 2, "review": 4}
+    rounds["research"] = _lognormal(rng, 8, 0.3, 4, 16)
+    workers = list(rounds)
+    rng.shuffle(workers)
+    ends = {}
+    for worker in workers:
+        last = plan
+        for _ in range(rounds[worker]):
+            last = built.add(
+                (last,),
+                shared=built.context(last),
+                new=_lognormal(rng, 400, 0.5, 50, 2000),
+                output=_lognormal(rng, 120, 0.5, 10, 600),
+                node=worker,
+            )
+        ends[worker] = last
+    built.add(
+        tuple(sorted(ends.values())),
+        shared=built.context(plan),
+        new=1200,
+        output=_lognormal(rng, 300, 0.4, 50, 1000),
+        node="sum up",
+    )
+    return built.calls
+
+
 def tot(rng: Random) -> list[SimCall]:
     """Breadth-first search: proposals from the best states, three values for each at once."""
     built = _Builder()
@@ -210,6 +250,7 @@ def tot(rng: Random) -> list[SimCall]:
                 shared=0 if not depth else 150,
                 new=167 if not depth else _lognormal(rng, 20, 0.3, 5, 60),
                 output=_lognormal(rng, 130, 0.4, 20, 600),
+                node="propose",
             )
             for _ in range(beams)
         ]
@@ -225,6 +266,7 @@ def tot(rng: Random) -> list[SimCall]:
                         shared=shared,
                         new=prompt - shared,
                         output=_lognormal(rng, 43, 0.3, 10, 200),
+                        node="value",
                     )
                 )
         front = tuple(values)
@@ -240,6 +282,7 @@ GENERATORS: dict[str, Generator] = {
     "coding": coding,
     "tools": tools,
     "tot": tot,
+    "supervisor": supervisor,
 }
 MIXED = ("sharegpt", "bfcl", "lats")
 

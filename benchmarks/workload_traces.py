@@ -5,8 +5,9 @@
 
 ``prompt_tokens`` is the whole prompt, ``shared_prefix_tokens`` the part of it that an earlier call
 of the program has in its context, ``tool_s_before`` the seconds between the last parent's end and
-the call. What is null is not known and counts as 0. Further keys are ignored. Calls may stand in
-any order; a call without tokens counts as one token.
+the call. What is null is not known and counts as 0. A call may say its ``kind``: the node of the
+program's graph that made it. Further keys are ignored. Calls may stand in any order; a call without
+tokens counts as one token.
 """
 
 from __future__ import annotations
@@ -167,6 +168,7 @@ def _call(call: dict[str, Any], place: dict[object, int]) -> SimCall:
         output_tokens=max(1, _tokens(call, "output_tokens")),
         shared_prefix_tokens=min(shared, max(1, prompt)),
         tool_s=_number(call, "tool_s_before", 0.0) or 0.0,
+        node=call["kind"] if isinstance(call.get("kind"), str) else "",
     )
 
 

@@ -1,8 +1,8 @@
 """Workloads by name, and when their programs arrive.
 
-``sharegpt bfcl lats mixed swe-agent coding tot tools`` are generated from a seed; ``trace:FILE``
-and ``trace:FILE.gz`` are recorded programs. Several files, split by commas, are mixed in equal
-numbers.
+``sharegpt bfcl lats mixed swe-agent coding tot tools supervisor`` are generated from a seed;
+``trace:FILE`` and ``trace:FILE.gz`` are recorded programs. Several files, split by commas, are
+mixed in equal numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autellix.scheduler.sim_programs import SimProgram
 from benchmarks.workload_generators import GENERATORS, generated
 from benchmarks.workload_traces import Trace, read_trace
 
-NAMES = ("sharegpt", "bfcl", "lats", "mixed", "swe-agent", "coding", "tot", "tools")
+NAMES = ("sharegpt", "bfcl", "lats", "mixed", "swe-agent", "coding", "tot", "tools", "supervisor")
 _TRACE = "trace:"
 
 

@@ -78,6 +78,7 @@ class Programs:
         self._served: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._adopted: set[str] = set()
         self._turns: Counter[str] = Counter()
+        self._earlier_calls: dict[str, int] = {}
         self._resumed = 0
 
     def program_started(self, program: str, name: str) -> None:
@@ -87,6 +88,8 @@ class Programs:
             self._turns[program] += 1
             self.record.apply(ProgramStarted(at_s=at_s, program=program, name=name))
             entry, dag = self.table.open(program, at_s, name), self.record.dag(program)
+            if self._turns[program] == 1:
+                self._earlier_calls[program] = len(dag)
             entry.service_s = max(entry.service_s, dag.service_s)
             entry.critical_path_s = max(entry.critical_path_s, dag.critical_path_s)
             entry.wait_s = max(entry.wait_s, dag.wait_s)
@@ -114,7 +117,11 @@ class Programs:
         """Free the entry of a program without a turn, whether or not it was there any more."""
         if self._turns[program] <= 0:
             del self._turns[program]
-            self.table.close(program, ended=ended)
+            since = self._earlier_calls.pop(program, None)
+            # What earlier turns called is no part of the chains of this one.
+            known = ended and since is not None
+            chains = self.record.dag(program).chains(since) if known else ()
+            self.table.close(program, ended=ended, chains=chains)
 
     # -- threads ------------------------------------------------------------------------------
 
@@ -220,9 +227,14 @@ class Programs:
                     raise CallError("The call was stopped before it began: its program gave it up.")
                 self._adopt(call)
             program, _ = self._served[call] = self._program_of[call]
-            chain_s = self.record.attained_s(call)
+            dag = self.record.dag(program)
             return self.table.call_started(
-                program, call, self._now(), chain_s=chain_s, prompt_tokens=None
+                program,
+                call,
+                self._now(),
+                chain_s=dag.attained_s(call),
+                prompt_tokens=None,
+                node=dag.call(call)["node"],
             )
 
     def learn_in(self, history: ServiceHistory) -> None:

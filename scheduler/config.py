@@ -20,6 +20,8 @@ class SchedulerConfig:
         policy: what attained service means; a name that :func:`policy_named` knows.
         program_ties: inside a level, whether the call whose program came first goes first, or the
             call that entered the level first, as in the paper. None leaves it to the policy.
+        critical_calls_first: with ties by program, whether of a program's calls the one with the
+            longest chain to come goes first, or the one that entered the level first.
         levels: K, how many levels there are.
         first_quantum_s: upper bound of the best level, seconds of service. None derives it as
             ``quantum_steps`` typical engine steps and follows the engine when its steps change.
@@ -49,6 +51,7 @@ class SchedulerConfig:
 
     policy: str = "default"
     program_ties: bool | None = None
+    critical_calls_first: bool = True
     levels: int = 20
     first_quantum_s: float | None = None
     quantum_steps: int = 32

@@ -6,7 +6,8 @@ The rules, in the order of a call's life. Levels count from 0 here and from 1 in
    with that level's whole quantum. Where the ticket carries a course, that gives the level, and the
    quantum lasts until the course comes to a worse one.
 2. Calls run in the order of their rank: by level, inside it by the arrival of their program where
-   the policy ties by program, and then by entry into the level (first come, first served). Losing
+   the policy ties by program, there the calls of one program by the chain that is expected to come
+   after them, longest first, and then by entry into the level (first come, first served). Losing
    the seat does not change the rank.
 3. Every N steps the policy runs (:meth:`Scheduler.tick`). A call that has used up its quantum goes
    one level down (or where its course says), to the end, with the new level's whole quantum.
@@ -34,6 +35,7 @@ import math
 from collections.abc import Sequence
 from itertools import count
 
+from .chains_to_come import place_among_siblings
 from .config import SchedulerConfig
 from .course import course_level
 from .levels import Levels, TypicalStep
@@ -47,9 +49,9 @@ from .tenant_shares import TenantShares
 from .tickets import Receipt, Ticket
 from .victims import Capacity, Victim
 
-# A rank is one whole number: tenant ahead or not, level, program's number (0 without ties by
-# program), entry.
-_AHEAD_SHIFT, _LEVEL_SHIFT, _PROGRAM_SHIFT = 96, 80, 40
+# A rank is one whole number: tenant ahead or not, level, tie (0 without ties by program: else the
+# program's number, and the call's place among its program's), entry.
+_AHEAD_SHIFT, _LEVEL_SHIFT, _PROGRAM_SHIFT, _TIE_SHIFT = 112, 96, 56, 40
 _LEVEL_MASK = (1 << _AHEAD_SHIFT - _LEVEL_SHIFT) - 1
 
 
@@ -114,7 +116,10 @@ class Scheduler:
         if self.program_ties:
             self._latest_program = max(self._latest_program, ticket.program_number)
             known = ticket.program_number >= 0
-            call.program_number = ticket.program_number if known else self._latest_program
+            number = ticket.program_number if known else self._latest_program
+            call.tie = number << _PROGRAM_SHIFT - _TIE_SHIFT
+            if self.config.critical_calls_first:
+                call.tie += place_among_siblings(ticket.to_come_s)
         self.calls[key] = program.calls[key] = call
         call.tenant = self.tenants.arrive(ticket, self._lead_s)
         level, until_worse_s = self._standing(ticket, 0.0)
@@ -339,7 +344,7 @@ class Scheduler:
         """Put the call at the end of a level."""
         call.level = level
         call.placed_s = now
-        place = (level << _LEVEL_SHIFT) + (call.program_number << _PROGRAM_SHIFT)
+        place = (level << _LEVEL_SHIFT) + (call.tie << _TIE_SHIFT)
         call.rank = (call.tenant.ahead << _AHEAD_SHIFT) + place + next(self._entries)
         call.levels.append(level + 1)
         self._clock.grant(call, quantum_s)

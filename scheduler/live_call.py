@@ -39,8 +39,9 @@ class LiveCall:
         program: totals that the call shares with its program's other live calls.
         tenant: on whose behalf it is, and what that one has had.
         level: from 0, best first.
-        program_number: its program's place among programs where the level ties by program, else 0.
-        rank: orders all calls: by level, by program, then by entry into the level.
+        tie: where the level ties by program, its program's place among programs, and its own among
+            the program's calls; else 0.
+        rank: orders all calls: by level, by tie, then by entry into the level.
         placed_s: when it entered its level.
         seated: whether it has a seat in the engine.
         started: whether it ever had one.
@@ -77,7 +78,6 @@ class LiveCall:
         "placed_s",
         "preemptions",
         "program",
-        "program_number",
         "promotion_due_s",
         "quantum_end_s",
         "quantum_s",
@@ -90,6 +90,7 @@ class LiveCall:
         "started",
         "tenant",
         "ticket",
+        "tie",
         "waited_s",
         "waiting_since_s",
     )
@@ -102,7 +103,7 @@ class LiveCall:
         self.program = program
         self.tenant: TenantLoad
         self.level = 0
-        self.program_number = 0
+        self.tie = 0
         self.rank = 0
         self.placed_s = now
         self.seated = False

@@ -7,6 +7,7 @@ owner calls it from one thread.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 
@@ -59,6 +60,8 @@ class ProgramEntry:
         work: what its finished calls did, tokens as in :mod:`.life_table`.
         longest_context: prompt and output of its longest finished call, tokens.
         place: where its newest call was placed by what is known of its name; None before.
+        to_come_s: what is expected to come after calls of its nodes, seconds: what was known when
+            it was first asked for, so that calls of a node keep the order in which they came.
     """
 
     program: str
@@ -78,6 +81,7 @@ class ProgramEntry:
     work: float = 0.0
     longest_context: int = 0
     place: float | None = None
+    to_come_s: dict[str, float] = field(default_factory=dict)
 
     def settle(self, receipt: Receipt, chain_s: float, prompt_share: float) -> None:
         """Book a finished call whose chain of parents took ``chain_s`` seconds.
@@ -145,6 +149,7 @@ class ProcessTable:
         *,
         chain_s: float | None = None,
         prompt_tokens: int | None = 0,
+        node: str | None = None,
     ) -> Ticket:
         """A call begins; its ticket.
 
@@ -154,6 +159,7 @@ class ProcessTable:
             chain_s: max over the call's parents k of p(k) + t(k) where the DAG is known, seconds.
             prompt_tokens: length of the prompt; None while it is not tokenised: the ticket has no
                 course before :meth:`prompt_known`.
+            node: of the program's graph, that makes the call; None outside of one.
 
         Raises:
             ValueError: a call of that id is active: two calls would share one receipt.
@@ -172,6 +178,7 @@ class ProcessTable:
             program_service_s=entry.service_s,
             program_wait_s=entry.owed_wait_s,
             program_number=entry.number,
+            to_come_s=self._to_come_s(entry, node) if node and self.policy.learns else 0.0,
         )
         return ticket if prompt_tokens is None else self.prompt_known(ticket, prompt_tokens)
 
@@ -224,16 +231,22 @@ class ProcessTable:
             self.history.worked(entry.name, before, entry.work)
         return True
 
-    def close(self, program: str, *, ended: bool = True) -> ProgramEntry | None:
+    def close(
+        self, program: str, *, ended: bool = True, chains: Iterable[tuple[str, float]] = ()
+    ) -> ProgramEntry | None:
         """The program has ended: frees its entry and forgets its active calls; None if unknown.
 
         Args:
             ended: it has come to its end, well or not; False if it may go on, as one that waits for
                 a person: its work so far counts, but not as the size of a program.
+            chains: by its calls that nodes made, the node, and how long the longest chain was that
+                the call began, seconds.
         """
         entry = self.programs.pop(program, None)
         if entry is not None and ended and entry.finished_calls:
             self.history.ended(entry.name, entry.work)
+            for node, chain_s in chains:
+                self.history.chain_took(entry.name, node, chain_s)
         for call in entry.active if entry else ():
             del self._program_of[call]
         return entry
@@ -259,6 +272,11 @@ class ProcessTable:
         course = self.history.course(entry.name, work, entry.place, share_of(longest))
         entry.place = course[1]
         return course
+
+    def _to_come_s(self, entry: ProgramEntry, node: str) -> float:
+        found = entry.to_come_s.get(node) or self.history.to_come_s(entry.name, node)
+        entry.to_come_s[node] = found
+        return found
 
     def _first_prompt(self, name: str, cached_tokens: int) -> None:
         if name in self.history.names:

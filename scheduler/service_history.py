@@ -24,11 +24,12 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from .chains_to_come import ChainsToCome
 from .gittins import INVERSE_SIZES, places
 from .life_table import BOUNDS, CONTEXT_TOKENS_PER_SEAT, WIDTHS, LifeTable
 
 _PRIOR = INVERSE_SIZES
-_MOST_ENDS = 1000.0
+_MOST_ENDS, _MOST_CALLS = 1000.0, 10_000.0
 _MOST_NAMES = 1000
 _DELAY = 16
 _KEPT = 2.0**0.5
@@ -46,12 +47,14 @@ class ServiceHistory:
     Attributes:
         names: the table of each name, in the order in which they were first told of.
         everything: their sum, and what was told of names that there was no more room for.
+        chains: how long the chains of calls are that their nodes begin.
     """
 
     def __init__(self, prompt_share: float = 1.0) -> None:
         self.prompt_share = prompt_share
         self.names: dict[str, LifeTable] = {}
         self.everything = LifeTable()
+        self.chains: dict[str, ChainsToCome] = {}
         self._places: dict[str, tuple[int, list[float]]] = {}
 
     def worked(self, name: str, before: float, after: float) -> None:
@@ -68,6 +71,16 @@ class ServiceHistory:
         table = self._table(name)
         if table is not None:
             table.ended(work)
+
+    def chain_took(self, name: str, node: str, chain_s: float) -> None:
+        """A call of that node, in a program of that name, began a chain of so many seconds."""
+        if name in self.names:
+            self.chains.setdefault(name, ChainsToCome()).told(node, chain_s)
+
+    def to_come_s(self, name: str, node: str) -> float:
+        """The chain that such a call is expected to begin, seconds; 0 where nothing is known."""
+        chains = self.chains.get(name)
+        return 0.0 if chains is None else chains.expected_s(node)
 
     def places(self, name: str) -> Sequence[float]:
         """The place of such a program at the lower bound of each bucket of work, tokens."""
@@ -128,6 +141,9 @@ class ServiceHistory:
             mine = self._table(name)
             if mine is not None:
                 mine.add(table)
+        for name, chains in other.chains.items():
+            if name in self.names:
+                self.chains.setdefault(name, ChainsToCome()).add(chains)
         self.everything.add(other.everything)
         self._places.clear()
 
@@ -136,6 +152,10 @@ class ServiceHistory:
         late, nothing = ServiceHistory(self.prompt_share), LifeTable()
         for name, table in self.names.items():
             late.names[name] = table.since(earlier.names.get(name, nothing))
+        unknown = ChainsToCome()
+        for name, chains in self.chains.items():
+            if told := chains.since(earlier.chains.get(name, unknown)):
+                late.chains[name] = told
         late.everything = self.everything.since(earlier.everything)
         return late
 
@@ -143,6 +163,8 @@ class ServiceHistory:
         """Let old programs count less, so that what comes can change the picture."""
         for table in (*self.names.values(), self.everything):
             table.fade(_MOST_ENDS)
+        for chains in self.chains.values():
+            chains.fade(_MOST_CALLS)
         self._places.clear()
 
     def to_wire(self) -> dict[str, Any]:
@@ -151,6 +173,7 @@ class ServiceHistory:
             "bounds": list(_UNIT),
             "prompt_share": self.prompt_share,
             "names": {name: table.to_wire() for name, table in self.names.items()},
+            "chains": {name: chains.to_wire() for name, chains in self.chains.items()},
             "everything": self.everything.to_wire(),
         }
 
@@ -167,6 +190,8 @@ class ServiceHistory:
                 raise ValueError("a history that counts work in another way")
             for name, table in wire["names"].items():
                 history.names[str(name)] = LifeTable.from_wire(table)
+            for name, chains in wire.get("chains", {}).items():
+                history.chains[str(name)] = ChainsToCome.from_wire(chains)
             history.everything = LifeTable.from_wire(wire["everything"])
         except (KeyError, TypeError, AttributeError) as cause:
             raise ValueError(f"not a history: {cause!r}") from cause

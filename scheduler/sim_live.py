@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .prefix_cache import CacheNode
 from .sim_programs import SimProgram
 from .sim_records import ProgramRecord
@@ -86,6 +88,16 @@ class LiveProgram:
             if not self._lacking[child]:
                 ready.append(child)
         return ready
+
+    def chains(self) -> Iterator[tuple[str, float]]:
+        """By its calls, all ended: the node, and the longest chain that the call began, seconds."""
+        calls, found = self.spec.calls, [0.0] * len(self.spec.calls)
+        for index in range(len(calls) - 1, -1, -1):
+            children = self.spec.children[index]
+            after_s = max((calls[child].tool_s + found[child] for child in children), default=0.0)
+            found[index] = self._chains[index] - self.chain_s(index) + after_s
+            if calls[index].node:
+                yield calls[index].node, found[index]
 
     def record(self, now: float) -> ProgramRecord:
         """What it took; its last call has just ended."""

@@ -21,6 +21,7 @@ class SimCall:
         shared_prefix_tokens: leading part of the prompt that an earlier call of the program has in
             its context.
         tool_s: seconds from the end of the last parent, or from the program's start, to the call.
+        node: of the program's graph, that makes the call; empty where that is not known.
     """
 
     parents: tuple[int, ...] = ()
@@ -28,6 +29,7 @@ class SimCall:
     output_tokens: int
     shared_prefix_tokens: int = 0
     tool_s: float = 0.0
+    node: str = ""
 
     def __post_init__(self) -> None:
         if self.prompt_tokens < 1 or self.output_tokens < 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from .sim_call import ReplicaCall
 from .sim_programs import SimProgram
 
-_ENTRY_BITS = 40
+_ENTRY_BITS = 40 + 16
 
 
 class SiblingsByChain:

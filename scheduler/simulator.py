@@ -275,7 +275,12 @@ class Simulation:
         program.call_comes(now)
         key = f"{name}/{index}"
         ticket = self.table.call_started(
-            name, key, now, chain_s=program.chain_s(index), prompt_tokens=prompt_tokens
+            name,
+            key,
+            now,
+            chain_s=program.chain_s(index),
+            prompt_tokens=prompt_tokens,
+            node=program.spec.calls[index].node,
         )
         if program.spec.tenant:
             ticket = ticket._replace(tenant=program.spec.tenant, share=program.spec.share)
@@ -375,7 +380,7 @@ class Simulation:
     def _end(self, program: LiveProgram, now: float) -> None:
         """The program's last call has ended."""
         name = program.spec.name
-        self.table.close(name)
+        self.table.close(name, chains=program.chains())
         self._balancer.program_ended(name)
         for where, replica in enumerate(self.replicas):
             replica.kv.program_ended(program, where)

@@ -37,6 +37,8 @@ class Ticket(NamedTuple):
         course: where the call stands as it goes on, see :mod:`.course`; empty: by attained service.
         tenant: on whose behalf; empty where there is but one.
         share: of the engine that the tenant has against others, see :mod:`.tenant_shares`.
+        to_come_s: the longest chain of its program that the call is expected to begin, seconds, see
+            :mod:`.chains_to_come`; 0 where nothing is known.
     """
 
     program: str
@@ -49,6 +51,7 @@ class Ticket(NamedTuple):
     course: tuple[float, ...] = ()
     tenant: str = ""
     share: float = 1.0
+    to_come_s: float = 0.0
 
     def to_flat(self) -> dict[str, str | int | float | list[float]]:
         """The ticket as a flat dictionary with prefixed keys (vLLM's ``extra_args``)."""

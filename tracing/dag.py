@@ -10,7 +10,8 @@ it. (The paper's ATLAS, section 4; here evaluated on the recorded DAG, barrier e
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Literal, TypedDict, cast
 
 import networkx as nx
@@ -285,6 +286,22 @@ class ProgramDag:
         path.reverse()
         return path
 
+    def chains(self, since: int = 0) -> Iterator[tuple[str, float]]:
+        """By the LLM calls that nodes made: the node, and the longest chain from there, seconds.
+
+        LLM calls count with their service, tools with the time they took.
+
+        Args:
+            since: leave out the calls that were added before so many were there.
+        """
+        found: dict[str, float] = {}
+        for call in reversed([*islice(self.graph, since, None)]):
+            attributes = self.call(call)
+            after_s = max((found[child] for child in self.graph.succ[call]), default=0.0)
+            found[call] = _took_s(attributes) + after_s
+            if attributes["kind"] == "llm" and attributes["node"] is not None:
+                yield attributes["node"], found[call]
+
     def response_s(self, now_s: float | None = None) -> float:
         """Response time, seconds: the time in which at least one LLM call was outstanding.
 
@@ -340,3 +357,9 @@ class ProgramDag:
             end = max(self.graph, key=self._through)
             self.critical_path_s = self._through(end)
             self._critical_end = end if self.critical_path_s > 0 else None
+
+
+def _took_s(call: CallAttributes) -> float:
+    if call["kind"] == "tool" and call["end_s"] is not None:
+        return max(0.0, call["end_s"] - call["start_s"])
+    return call["service_s"]

@@ -39,7 +39,9 @@ class World:
             away=lambda program, absence_s: self.away.append(program),
         )
 
-    def begin(self, program: str, call: str, *parents: str, kind: str = "llm") -> None:
+    def begin(
+        self, program: str, call: str, *parents: str, kind: str = "llm", node: str | None = None
+    ) -> None:
         given = tuple(Parent(id=parent, kind="order") for parent in parents)
         self.programs.call_started(
             CallStart(
@@ -47,7 +49,7 @@ class World:
                 call=call,
                 kind=kind,  # type: ignore[arg-type]
                 name="model",
-                node=None,
+                node=node,
                 parents=given,
             )
         )
@@ -241,3 +243,22 @@ class TestLearning:
             world.begin("p", "c")
             ticket = world.programs.prompt_known(world.programs.ticket("c"), 5)
             assert bool(ticket.course) is learns
+
+    def test_what_nodes_begin_is_learned_turn_by_turn(self) -> None:
+        world = World(policy="adaptive")
+        for turn in range(2):
+            world.programs.program_started("p", "agent")
+            parent = [f"{turn - 1}/search"] if turn else []
+            for node, service_s in (("plan", 1.0), ("search", 4.0)):
+                call = f"{turn}/{node}"
+                world.begin("p", call, *parent, node=node)
+                world.programs.ticket(call)
+                world.end(call, "p", service_s)
+                parent = [call]
+            world.programs.program_ended("p", "done", None)
+        history = world.programs.table.history
+        assert history.to_come_s("agent", "plan") == 5.0
+        assert history.to_come_s("agent", "search") == 4.0
+        world.programs.program_started("q", "agent")
+        world.begin("q", "next", node="plan")
+        assert world.programs.ticket("next").to_come_s == 5.0

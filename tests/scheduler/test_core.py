@@ -89,6 +89,28 @@ class TestArrival:
         assert core.tick(steps.now) == [old]
         assert core.rank(old) < core.rank(young)
 
+    def test_of_a_programs_calls_the_one_with_the_longest_chain_to_come_goes_first(self) -> None:
+        core = scheduler(program_ties=True)
+        own = {"program": "P", "program_number": 3}
+        short = core.arrive(ticket("short", to_come_s=2.0, **own), 0.0)
+        first = core.arrive(ticket("first", to_come_s=9.0, **own), 0.0)
+        second = core.arrive(ticket("second", to_come_s=9.0, **own), 0.0)
+        unknown = core.arrive(ticket("unknown", **own), 0.0)
+        old = core.arrive(ticket("old", program_number=2, to_come_s=0.1), 0.0)
+        young = core.arrive(ticket("young", program_number=4, to_come_s=99.0), 0.0)
+        worse = core.arrive(ticket("worse", 7.0, to_come_s=99.0, **own), 0.0)
+        in_order = [old, unknown, first, second, short, young, worse]
+        assert sorted(core.calls.values(), key=core.rank) == in_order
+
+    @pytest.mark.parametrize("settings", [{"program_ties": False}, {"critical_calls_first": False}])
+    def test_without_that_a_programs_calls_go_as_they_came(self, settings: dict) -> None:
+        core = scheduler(**{"program_ties": True, **settings})
+        came = [
+            core.arrive(ticket(name, program="P", program_number=3, to_come_s=to_come_s), 0.0)
+            for name, to_come_s in (("a", 2.0), ("b", 9.0), ("c", 5.0))
+        ]
+        assert sorted(core.calls.values(), key=core.rank) == came
+
     def test_a_call_of_an_unknown_program_stands_as_if_its_program_had_come_last(self) -> None:
         core = scheduler(program_ties=True)
         core.arrive(ticket("young", program_number=7), 0.0)

@@ -246,3 +246,51 @@ class TestPrompts:
         t = table("plas")
         ticket = t.call_started("P", "a", 0.0)
         assert t.prompt_known(ticket, 9000) == ticket._replace(prompt_tokens=9000)
+
+
+class TestChains:
+    @staticmethod
+    def taught(policy: str = "adaptive") -> ProcessTable:
+        t = table(policy)
+        t.open("before", 0.0, "agent")
+        t.call_started("before", "c", 0.0, node="search")
+        t.call_ended("c", 1.0, receipt("c", 1.0, output_tokens=9))
+        t.close("before", chains=[("search", 5.0), ("check", 1.0)])
+        return t
+
+    @staticmethod
+    def to_come_s(t: ProcessTable, call: str, node: str | None) -> float:
+        return t.call_started("P", call, 0.0, node=node).to_come_s
+
+    def test_a_ticket_says_what_is_expected_after_a_call_of_its_node(self) -> None:
+        t = self.taught()
+        t.open("P", 0.0, "agent")
+        assert self.to_come_s(t, "a", "search") == 5.0
+        assert self.to_come_s(t, "b", "check") == 1.0
+        assert self.to_come_s(t, "c", "new") == self.to_come_s(t, "d", None) == 0.0
+
+    def test_a_program_keeps_what_it_was_told_first(self) -> None:
+        t = self.taught()
+        t.open("P", 0.0, "agent")
+        assert self.to_come_s(t, "a", "search") == 5.0
+        assert self.to_come_s(t, "b", "late") == 0.0
+        t.history.chain_took("agent", "search", 99.0)
+        t.history.chain_took("agent", "late", 7.0)
+        assert self.to_come_s(t, "c", "search") == 5.0
+        assert self.to_come_s(t, "d", "late") == 7.0, "not known is nothing to be kept"
+
+    def test_programs_of_other_names_and_policies_that_do_not_learn_have_none(self) -> None:
+        t = self.taught()
+        t.open("P", 0.0, "other")
+        assert self.to_come_s(t, "a", "search") == 0.0
+        t = self.taught("plas")
+        t.open("P", 0.0, "agent")
+        assert self.to_come_s(t, "a", "search") == 0.0
+
+    def test_a_program_that_may_go_on_teaches_no_chains(self) -> None:
+        t = table("adaptive")
+        t.open("P", 0.0, "agent")
+        t.call_started("P", "a", 0.0)
+        t.call_ended("a", 1.0, receipt("a", 1.0, output_tokens=9))
+        t.close("P", ended=False, chains=[("search", 5.0)])
+        assert t.history.to_come_s("agent", "search") == 0.0

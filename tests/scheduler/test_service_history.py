@@ -145,6 +145,29 @@ class TestManyProcesses:
         with pytest.raises(ValueError, match="history"):
             ServiceHistory.from_wire(wire)
 
+    def test_chains_travel_with_the_rest(self) -> None:
+        history = history_of(a=[100.0])
+        history.chain_took("a", "search", 3.0)
+        history.chain_took("stranger", "search", 3.0)
+        again = ServiceHistory.from_wire(history.to_wire())
+        assert again.to_come_s("a", "search") == 3.0
+        assert again.to_come_s("a", "new") == again.to_come_s("stranger", "search") == 0.0
+        both = ServiceHistory()
+        both.add(history)
+        again.chain_took("a", "search", 5.0)
+        both.add(again.since(history))
+        assert both.to_come_s("a", "search") == 4.0
+
+    def test_a_history_of_before_there_were_chains_can_be_read(self) -> None:
+        wire = history_of(a=[100.0]).to_wire()
+        del wire["chains"]
+        assert ServiceHistory.from_wire(wire).to_come_s("a", "search") == 0.0
+
+    @pytest.mark.parametrize("chains", [[], {"a": []}, {"a": {"n": [1]}}, {"a": {"n": [-1, 2]}}])
+    def test_broken_chains_are_refused(self, chains: object) -> None:
+        with pytest.raises(ValueError, match=r"."):
+            ServiceHistory.from_wire({**history_of(a=[100.0]).to_wire(), "chains": chains})
+
     def test_old_programs_fade(self) -> None:
         history = history_of(a=[100.0] * 1500)
         history.fade()

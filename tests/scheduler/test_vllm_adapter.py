@@ -69,15 +69,19 @@ class Engine:
         ticket: bool = True,
         session: str | None = None,
         program_service_s: float = 0.0,
+        program: str | None = None,
+        to_come_s: float = 0.0,
     ) -> Request:
         if isinstance(prompt, int):
             self._prompts += 1
             prompt = [self._prompts * 1000 + i for i in range(prompt)]
         flat = Ticket(
-            program="P-" + call,
+            program=program or "P-" + call,
             call=call,
             attained_s=attained_s,
             program_service_s=program_service_s,
+            program_number=0 if program else -1,
+            to_come_s=to_come_s,
         ).to_flat()
         request = Request(
             request_id=request_id or f"{call}-0a1b2c3d",
@@ -255,6 +259,16 @@ def test_the_best_placed_call_takes_the_free_seat(engine: Callable[..., Engine])
     one.finish()
     assert one.receipts["better"].wait_s == 0.0
     assert one.receipts["worse"].wait_s == 2.0
+
+
+def test_of_one_programs_calls_the_critical_one_takes_the_free_seat(
+    engine: Callable[..., Engine],
+) -> None:
+    e = engine(seats=1, program_ties=True)
+    for call, to_come_s in (("slack", 1.0), ("critical", 9.0), ("some", 5.0)):
+        e.add(call, program="P", to_come_s=to_come_s, tokens=1)
+    e.finish()
+    assert [*e.receipts] == ["critical", "some", "slack"]
 
 
 def test_under_fcfs_the_older_call_takes_it(engine: Callable[..., Engine]) -> None:

@@ -30,6 +30,19 @@ def grow(dag: ProgramDag, call: str, *parents: str, kind="llm", start_s=0.0, edg
     )
 
 
+def node(dag: ProgramDag, call: str, name: str, *parents: str, service_s: float) -> None:
+    dag.add_call(
+        call,
+        kind="llm",
+        name="model",
+        node=name,
+        parents=[(parent, "order") for parent in parents],
+        start_s=0.0,
+    )
+    dag.finish_call(call, end_s=service_s, status="done")
+    dag.set_receipt(call, receipt(call, service_s))
+
+
 def serve(dag: ProgramDag, call: str, service_s: float, *parents: str) -> float:
     attained = grow(dag, call, *parents)
     dag.finish_call(call, end_s=service_s, status="done")
@@ -251,3 +264,28 @@ def test_edges_between_node_tasks_lead_into_a_later_superstep():
         "right again": 1,
         "join": 2,
     }
+
+
+def test_a_calls_chain_is_the_longest_that_it_begins_tools_and_all():
+    dag = ProgramDag("p")
+    node(dag, "root", "plan", service_s=1.0)
+    node(dag, "short", "check", "root", service_s=2.0)
+    node(dag, "long", "search", "root", service_s=3.0)
+    grow(dag, "tool", "long", kind="tool", start_s=10.0)
+    dag.finish_call("tool", end_s=14.0, status="done")
+    serve(dag, "outside of a node", 0.5, "tool")
+    node(dag, "join", "sum up", "short", "outside of a node", service_s=0.25)
+    grow(dag, "running", "root")
+    assert dict(dag.chains(since=0)) == {
+        "sum up": 0.25,
+        "search": 3.0 + 4.0 + 0.5 + 0.25,
+        "check": 2.0 + 0.25,
+        "plan": 1.0 + 3.0 + 4.0 + 0.5 + 0.25,
+    }
+
+
+def test_the_chains_of_a_turn_leave_out_the_calls_of_those_before():
+    dag = ProgramDag("p")
+    node(dag, "first", "chat", service_s=1.0)
+    node(dag, "second", "chat", "first", service_s=2.0)
+    assert [*dag.chains(since=1)] == [("chat", 2.0)]
