@@ -119,9 +119,8 @@ class Programs:
             del self._turns[program]
             since = self._earlier_calls.pop(program, None)
             # What earlier turns called is no part of the chains of this one.
-            known = ended and since is not None
-            chains = self.record.dag(program).chains(since) if known else ()
-            self.table.close(program, ended=ended, chains=chains)
+            turn = self.record.dag(program).chains(since) if since is not None else ()
+            self.table.close(program, ended=ended, chains=turn)
 
     # -- threads ------------------------------------------------------------------------------
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, TypedDict
 
 import pytest
+from langgraph.graph import START, StateGraph
 
 import autellix
 from autellix.integrations.chat_model import ChatAutellix
@@ -50,12 +52,33 @@ def test_a_run_on_the_engine_leaves_lessons_to_the_next(
             history = session.programs.table.history
             known = history.names.get("greeter")
             assert (sum(known.ends) if known else 0) == programs_before
+            assert (history.to_come_s("greeter", "ask") > 0.0) == bool(programs_before)
             with autellix.program("greeter"):
-                ChatAutellix(max_tokens=2).invoke("Hello")
+                asker().invoke({"text": "Hello"})
         finally:
             use_session(None)
             session.close()
         assert history.prompt_share == SEATS / 256
+        first, last = (history.to_come_s("greeter", node) for node in ("ask", "answer"))
+        assert first > last > 0.0
+
+
+class Said(TypedDict):
+    text: str
+
+
+def asker() -> Any:
+    """Two calls one after the other, each in a node of its own."""
+
+    def say(state: Said) -> Said:
+        return {"text": str(ChatAutellix(max_tokens=2).invoke(state["text"]).content)}
+
+    graph = StateGraph(Said)
+    graph.add_node("ask", say)
+    graph.add_node("answer", say)
+    graph.add_edge(START, "ask")
+    graph.add_edge("ask", "answer")
+    return graph.compile()
 
 
 def test_they_lie_beside_the_journal() -> None:
