@@ -5,8 +5,9 @@
 The rows of :data:`PARTS`, from ``vllm-opt`` to ``srpt``. Between the default and ``srpt``, which
 knows every length, stand two rows in which programs of a workload are told apart by how many tokens
 they will generate, to a factor of 2 and of 1.41, and nothing else is known: what separates them
-from the default is knowledge that nobody has, not a better rule. "Critical calls first" knows the
-future as well: among the calls of one program, the one with the longest chain to come goes first.
+from the default is knowledge that nobody has, not a better rule. "Chains known" knows the future as
+well: among the calls of one program, the one with the longest chain to come goes first, where the
+default goes by what such chains took in programs that have ended.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from autellix.scheduler.sim_programs import SimProgram
 from autellix.scheduler.simulator import Simulation
 from benchmarks.experiment import EARLIER_SEED
 from benchmarks.metrics import Cell, cell
-from benchmarks.options import names_in, run_command, whole_numbers_in
+from benchmarks.options import names_in, numbers_in, run_command, whole_numbers_in
 from benchmarks.result_file import result_document, write_result
 from benchmarks.simulated_engine import SimulatedEngine, engine_model
 from benchmarks.workloads import poisson, workload
@@ -39,6 +41,7 @@ PROGRAMS = {
     "mixed": 240,
     "tot": 100,
     "coding": 150,
+    "supervisor": 300,
 }
 
 
@@ -50,13 +53,13 @@ class Part:
         policy: by name.
         settings: that are not the policy's own.
         known_to: the factor to which lengths are known; None for not at all.
-        critical_first: whether of a program's calls the one on the critical path goes first.
+        chains_known: whether the order of a program's calls is that of the chains they will begin.
     """
 
     policy: str
     settings: dict[str, Any] = field(default_factory=dict)
     known_to: float | None = None
-    critical_first: bool = False
+    chains_known: bool = False
 
 
 _TIES, _GATE = {"program_ties": True}, {"admission": True}
@@ -71,7 +74,8 @@ PARTS: dict[str, Part] = {
     "default, no gate": Part(policy="default", settings={"admission": False}),
     "default, no ties": Part(policy="default", settings={"program_ties": False}),
     "default": Part(policy="default"),
-    "default, critical calls first": Part(policy="default", critical_first=True),
+    "default, calls as they came": Part(policy="default", settings={"critical_calls_first": False}),
+    "default, chains known": Part(policy="default", chains_known=True),
     "gittins": Part(policy="gittins"),
     "lengths to 2x": Part(policy="gittins", known_to=2.0),
     "lengths to 1.41x": Part(policy="gittins", known_to=2.0**0.5),
@@ -88,9 +92,11 @@ def told_apart(programs: Sequence[SimProgram], factor: float | None) -> Sequence
     return programs
 
 
-def measured(name: str, seed: int, load: float, rows: Sequence[str]) -> Iterator[tuple[str, Cell]]:
+def measured(
+    name: str, seed: int, load: float, rows: Sequence[str], seats: int | None = None
+) -> Iterator[tuple[str, Cell]]:
     """The rows of one workload and seed."""
-    model = engine_model(ENGINE)
+    model = engine_model(ENGINE, seats=seats)
 
     def programs(of_seed: int, known_to: float | None) -> Sequence[SimProgram]:
         return told_apart(workload(name, PROGRAMS[name], of_seed, model=model).programs, known_to)
@@ -105,7 +111,7 @@ def measured(name: str, seed: int, load: float, rows: Sequence[str]) -> Iterator
             earlier = programs(seed + EARLIER_SEED, part.known_to)
             history = ServiceHistory.from_wire(engine.learned(earlier))
         simulation = engine.simulation(part.policy, None, history)
-        if part.critical_first:
+        if part.chains_known:
             policy = replace(sim_policy(part.policy), order="siblings")
             simulation = Simulation(model, policy, history=history)
         result = simulation.run(poisson(programs(seed, part.known_to), rate, seed))
@@ -130,26 +136,33 @@ def main(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--workloads", default=",".join(PROGRAMS), help="split by commas")
     parser.add_argument("--rows", help="names of rows, split by semicolons [all]")
-    parser.add_argument("--load", type=float, default=1.2, help="rate / capacity")
+    parser.add_argument("--load", default="1.2", help="rates / capacity, split by commas")
+    parser.add_argument("--seats", help="instead of the engine's own, split by commas")
     parser.add_argument("--seed", default="1", help="seeds, split by commas")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the cells there")
     options = parser.parse_args(arguments)
     rows = [row.strip() for row in options.rows.split(";")] if options.rows else [*PARTS]
     if unknown := [row for row in rows if row not in PARTS]:
         raise UsageError(f"there is no row {unknown[0]!r}; choose some of: {'; '.join(PARTS)}")
+    cells = product(
+        names_in(options.workloads, "--workloads"),
+        whole_numbers_in(options.seats, "--seats") if options.seats else [None],
+        numbers_in(options.load, "--load"),
+        whole_numbers_in(options.seed, "--seed"),
+    )
     found = []
-    for name in names_in(options.workloads, "--workloads"):
-        for seed in whole_numbers_in(options.seed, "--seed"):
-            for row, figures in measured(name, seed, options.load, rows):
-                found.append({"row": row, "settings": PARTS[row].settings, "cell": figures})
-                mean, p95, p99 = (
-                    1e3 * figures[f"{which}_token_latency_s"] for which in ("mean", "p95", "p99")
-                )
-                print(
-                    f"{name:10} seed {seed} {row:29} mean {mean:8.1f} P95 {p95:8.1f} "
-                    f"P99 {p99:8.1f} ms/token",
-                    flush=True,
-                )
+    for name, seats, load, seed in cells:
+        for row, figures in measured(name, seed, load, rows, seats):
+            settings = PARTS[row].settings
+            found.append({"row": row, "settings": settings, "seats": seats, "cell": figures})
+            mean, p95, p99 = (
+                1e3 * figures[f"{which}_token_latency_s"] for which in ("mean", "p95", "p99")
+            )
+            print(
+                f"{name:10} {seats or '':4} load {load:4} seed {seed} {row:29} "
+                f"mean {mean:8.1f} P95 {p95:8.1f} P99 {p99:8.1f} ms/token",
+                flush=True,
+            )
     if options.json:
         write_result(options.json, result_document(cells=found))
 

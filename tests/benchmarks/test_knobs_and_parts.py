@@ -62,3 +62,22 @@ def test_each_row_is_a_cell_of_its_policy(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_an_unknown_row_is_refused() -> None:
     with pytest.raises(UsageError, match="there is no row 'lifo'"):
         parts.main(["--rows", "lifo"])
+
+
+def test_rows_can_be_had_on_other_seats_and_loads(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(parts, "PROGRAMS", {"supervisor": 12})
+    file = tmp_path / "parts.json"
+    rows = "default, calls as they came;default;default, chains known"
+    given = ["--seats", "2,4", "--load", "0.3,1.2", "--rows", rows, "--json", str(file)]
+    parts.main(["--workloads", "supervisor", *given])
+    cells = json.loads(file.read_text())["cells"]
+    assert [(row["seats"], row["cell"]["load"]) for row in cells[::3]] == [
+        (2, 0.3),
+        (2, 1.2),
+        (4, 0.3),
+        (4, 1.2),
+    ]
+    latencies = [row["cell"]["mean_token_latency_s"] for row in cells[:3]]
+    assert len(set(latencies)) == 3, "the three orders differ"
