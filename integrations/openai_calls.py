@@ -19,6 +19,7 @@ from .recorder import Recorder
 
 CALL_HEADER = "x-autellix-call"
 SESSION_HEADER, PARENTS_HEADER = "x-session-id", "x-autellix-parents"
+NAME_HEADER, NODE_HEADER = "x-autellix-name", "x-autellix-node"
 CALL_PATHS = ("/chat/completions", "/completions", "/responses")
 _GIVEN_UP = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt)
 

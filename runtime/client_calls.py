@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from autellix.errors import CallError
 
@@ -85,15 +86,18 @@ class ClientCalls:
                 session.resume(earlier)
         return session
 
-    def session_for(self, tenant: Tenant, id: str) -> ClientSession:
-        """The session that a call names, made if there is none; without a name one of its own.
+    def session_for(self, tenant: Tenant, id: str, name: str = "") -> ClientSession:
+        """The session of a call, made if there is none; without an id one of its own.
+
+        Args:
+            name: for one that is made.
 
         Raises:
             Refusal: it cannot be made.
         """
         if not id:
-            return self.open(tenant, lasting=False)
-        return self.sessions.find(tenant, id) or self.open(tenant, id)
+            return self.open(tenant, name=name, lasting=False)
+        return self.sessions.find(tenant, id) or self.open(tenant, id, name=name)
 
     def close(self, session: ClientSession, status: ProgramEnd = "done") -> None:
         """A session ends; its calls under way are stopped.
@@ -138,6 +142,7 @@ class ClientCalls:
         given: str = "",
         parents: Iterable[str] | None = None,
         *,
+        node: str | None = None,
         beside: ClientCall | None = None,
     ) -> ClientCall:
         """A call of a session begins; :meth:`end` is to follow.
@@ -146,19 +151,21 @@ class ClientCalls:
             model: for people.
             given: id that the client gives it; empty where it gives none.
             parents: ids of the calls that it follows; None where the client does not say.
-            beside: a call of the same request.
+            node: of the program's graph, that makes it; None where the client does not say.
+            beside: a call of the same request, which the same node has made.
 
         Raises:
             Refusal: there are too many calls.
         """
-        call = self.sessions.begin(session, self.now(), given, parents, beside=beside)
+        begun = self.sessions.begin(session, self.now(), given, parents, beside=beside)
+        call = replace(begun, node=beside.node if beside else node)
         self.run.programs.call_started(
             CallStart(
                 program=session.program,
                 call=call.call,
                 kind="llm",
                 name=model,
-                node=None,
+                node=call.node,
                 parents=tuple(Parent(id=parent, kind="order") for parent in call.parents),
             )
         )

@@ -14,12 +14,14 @@ import re
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from .tenants import Tenant
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@=+~-]{0,127}")
 ID_IN_WORDS = "1 to 128 of A-Z a-z 0-9 . _ : @ = + ~ -, the first a letter or digit"
 MOST_PARENTS = 1_000
+MOST_NAME = 128
 
 
 class Refusal(Exception):
@@ -44,11 +46,13 @@ class ClientCall:
         id: what the client calls it; unique in its session.
         call: its id in the engine, unique in the run.
         parents: ids in the engine of the calls it follows.
+        node: of the program's graph, that makes it; None where the client does not say.
     """
 
     id: str
     call: str
     parents: tuple[str, ...]
+    node: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -254,6 +258,22 @@ class ClientSessions:
     def open_calls_by_tenant(self) -> dict[str, int]:
         """The same by the names of tenants that have some."""
         return self._open_calls.copy()
+
+
+def name_in(header: str, what: str) -> str:
+    """The name in a header, which is percent-encoded; empty where there is none.
+
+    Args:
+        what: whose name it is, in a word.
+
+    Raises:
+        Refusal: it is too long, or cannot be printed.
+    """
+    name = unquote(header, errors="replace").strip()
+    if len(name) > MOST_NAME or not name.isprintable():
+        text = f"The name of a {what} has at most {MOST_NAME} characters, all of them printable."
+        raise Refusal(400, text, f"invalid_{what}")
+    return name
 
 
 def parents_of(header: str) -> list[str]:

@@ -23,10 +23,16 @@ import httpx
 
 from autellix.errors import AutellixError, EngineStoppedError, UsageError
 
-from ..integrations.openai_calls import CALL_HEADER, PARENTS_HEADER, SESSION_HEADER
+from ..integrations.openai_calls import (
+    CALL_HEADER,
+    NAME_HEADER,
+    NODE_HEADER,
+    PARENTS_HEADER,
+    SESSION_HEADER,
+)
 from ..scheduler.tickets import Decision, Receipt, Ticket
 from .call_errors import call_error
-from .client_sessions import ID
+from .client_sessions import ID, MOST_NAME
 from .engine_host import EngineHost
 from .engine_loop import EngineLoop
 from .protocols import EngineCall, EngineChunk, EngineStats
@@ -35,6 +41,7 @@ from .web_address import check_key, web_address
 
 Receipts = Callable[[Receipt], None]
 Parents = Callable[[str], Sequence[str]]
+Names = Callable[[str], str | None]
 _CONNECT_S, _ASK_S = 10.0, 30.0
 _RECEIPT_TRIES, _RECEIPT_AGAIN_S = 20, 0.05
 _LONGEST_ID = 100
@@ -54,6 +61,7 @@ class RemoteEngine:
 
     Attributes:
         parents_of: gives the LLM calls that a call follows; set by whoever records them.
+        name_of, node_of: give the name of a program, and the node that makes a call; set likewise.
     """
 
     kind = "remote"
@@ -67,6 +75,8 @@ class RemoteEngine:
         self.policy = policy
         self.replicas = 1
         self.parents_of: Parents = lambda call: ()
+        self.name_of: Names = lambda program: None
+        self.node_of: Names = lambda call: None
         self._http = http
         self._run = secrets.token_hex(4)
         self._on_receipt: Receipts = lambda receipt: None
@@ -88,11 +98,13 @@ class RemoteEngine:
         return f"{self._run}.{plain}.{hashlib.sha256(program.encode()).hexdigest()[:16]}"
 
     def headers_of(self, program: str, call: str) -> dict[str, str]:
-        """What says whose call it is, and what it follows."""
+        """What says whose call it is, what it follows, and what both are called."""
+        names = {NAME_HEADER: self.name_of(program), NODE_HEADER: self.node_of(call)}
         return {
             SESSION_HEADER: self.session_of(program),
             CALL_HEADER: call,
             PARENTS_HEADER: ",".join(self.parents_of(call)),
+            **{header: _for_header(name) for header, name in names.items() if name},
         }
 
     # ── the chat front ───────────────────────────────────────────────────────────────────────
@@ -391,3 +403,8 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without_none(v) for k, v in value.items() if v is not None}
     return [_without_none(v) for v in value] if isinstance(value, list) else value
+
+
+def _for_header(name: str) -> str:
+    """What a server takes of a name, as it wants it."""
+    return quote("".join(filter(str.isprintable, name))[:MOST_NAME], errors="replace")

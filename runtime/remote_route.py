@@ -43,6 +43,7 @@ class RemoteRoute:
     def __enter__(self) -> Self:
         record = self._session.record
         self._engine.parents_of = record.llm_parents
+        self._engine.name_of, self._engine.node_of = record.name, record.node
         with contextlib.ExitStack() as stack:
             # Clients want some key, also where the server has none.
             stack.enter_context(openai_environment(self.base_url, self.key or "none"))

@@ -30,7 +30,13 @@ from typing import Any
 
 from autellix.errors import AutellixError, CallError
 
-from ..integrations.openai_calls import CALL_HEADER, PARENTS_HEADER, SESSION_HEADER
+from ..integrations.openai_calls import (
+    CALL_HEADER,
+    NAME_HEADER,
+    NODE_HEADER,
+    PARENTS_HEADER,
+    SESSION_HEADER,
+)
 from ..integrations.openai_endpoint import CALL_ROUTES
 from ..integrations.openai_exchange import (
     BodyTooLargeError,
@@ -43,7 +49,7 @@ from ..integrations.openai_exchange import (
     request_object,
 )
 from .client_calls import ClientCalls
-from .client_sessions import ID, ID_IN_WORDS, Refusal, parents_of
+from .client_sessions import ID, ID_IN_WORDS, Refusal, name_in, parents_of
 from .serve_settings import ServeSettings
 from .session_routes import SessionRoutes, is_session_path
 from .tenants import EVERYBODY, Keys, Tenant
@@ -186,11 +192,12 @@ class ServeApplication:
         named, given = _session_of(request, scope), _call_of(scope)
         parents = header_of(scope, PARENTS_HEADER.encode())
         claimed = parents_of(parents.decode("latin-1")) if _has(scope, PARENTS_HEADER) else None
+        name, node = _name_in(scope, NAME_HEADER, "program"), _name_in(scope, NODE_HEADER, "node")
         model = calls.model_for(_text(request, "model"))
         _salt(request, tenant)
-        session = calls.session_for(tenant, named)
+        session = calls.session_for(tenant, named, name)
         try:
-            call = calls.begin(session, model, given, claimed)
+            call = calls.begin(session, model, given, claimed, node=node or None)
         except Refusal:
             calls.finish(session, "failed")
             raise
@@ -286,6 +293,10 @@ def _call_of(scope: Any) -> str:
     if given and ID.fullmatch(given) is None:
         raise Refusal(400, f"A call's id has {ID_IN_WORDS}.", "invalid_call_id")
     return given
+
+
+def _name_in(scope: Any, header: str, what: str) -> str:
+    return name_in(header_of(scope, header.encode()).decode("latin-1"), what)
 
 
 def _text(request: Mapping[str, Any], name: str) -> str | None:

@@ -20,6 +20,16 @@ _CALL_HEADERS = (
         "Ids of the calls that this one follows, with commas; empty for none.",
         {"type": "string"},
     ),
+    (
+        "X-Autellix-Name",
+        "Name of the program, where the call is its first, percent-encoded.",
+        {"type": "string", "maxLength": 128, "pattern": "^[A-Za-z0-9._~:@=+ -]*$"},
+    ),
+    (
+        "X-Autellix-Node",
+        "Node of the program's graph that makes the call, percent-encoded.",
+        {"type": "string", "maxLength": 128, "pattern": "^[A-Za-z0-9._~:@=+ -]*$"},
+    ),
 )
 _NUMBERS = (
     *("age_s", "idle_s", "service_s", "wait_s", "critical_path_s"),

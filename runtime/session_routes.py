@@ -13,12 +13,11 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from .client_calls import ClientCalls
-from .client_sessions import ClientSession, Refusal
+from .client_sessions import MOST_NAME, ClientSession, Refusal
 from .tenants import Tenant
 
 SESSIONS = "/v1/sessions"
 PAGE, LARGEST_PAGE = 100, 1_000
-MOST_NAME = 128
 _Read = Callable[[], Awaitable[dict[str, Any] | None]]
 
 

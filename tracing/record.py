@@ -167,6 +167,18 @@ class RunRecord:
             record = self._program_of.get(call)
             return record.dag.llm_parents(call) if record is not None else ()
 
+    def name(self, program: str) -> str | None:
+        """What a program is called; None for one that is not known."""
+        with self._lock:
+            record = self._programs.get(program)
+            return record.name if record is not None else None
+
+    def node(self, call: str) -> str | None:
+        """The node that makes a call; None outside of one, and for a call that is not known."""
+        with self._lock:
+            record = self._program_of.get(call)
+            return record.dag.call(call)["node"] if record is not None else None
+
     def receipt(self, call: str) -> Receipt | None:
         """What a call has cost; None where that is not known, yet or any more."""
         with self._lock:

@@ -181,6 +181,19 @@ def test_a_run_records_its_dag_here_and_there(
     # The tool between the first call and the others is no call there: they follow the first.
     assert edges(dag) == [(0, 1), (0, 2), (1, 3), (2, 3)]
     assert dag.critical_path_s == pytest.approx(program["critical_path_s"])
+    nodes = [dag.call(call)["node"] for call in dag.graph]
+    assert nodes == ["first", "left", "right", "last"]
+
+
+def test_what_the_server_learns_of_a_graph_it_learns_by_its_name(
+    connection: Any, server: Server
+) -> None:
+    for _ in range(2):
+        with connection.program("learner"):
+            ask(openai.OpenAI())
+    connection.session.finish()
+    there = server.run.programs.table.history.names
+    assert sum(there["alice/learner"].ends) == 2
 
 
 def test_what_the_server_has_to_say_cannot_be_said_here(server: Server) -> None:

@@ -119,6 +119,20 @@ def test_parents_that_a_client_names_are_the_calls_parents(client: Client) -> No
     assert path["critical_path_s"] < path["service_s"]
 
 
+def test_the_node_that_a_client_names_makes_the_call(client: Client) -> None:
+    for header in ({"X-Autellix-Node": "look%20up%20%C3%A4"}, {"X-Autellix-Node": ""}, {}):
+        assert client.chat("nodes", header).status_code == 200
+    labels = [call["label"] for call in client.program("nodes")]
+    assert labels[0] == "look up ä"
+    assert labels[1] == labels[2] != labels[0]
+
+
+def test_the_name_that_a_first_call_gives_its_session_stays(client: Client) -> None:
+    for name in ("coding%20agent", "another", ""):
+        assert client.chat("named", {"X-Autellix-Name": name}).status_code == 200
+    assert client.http.get("/v1/sessions/named").json()["name"] == "coding agent"
+
+
 def test_without_a_session_a_call_is_a_program_of_its_own(client: Client, server: Server) -> None:
     one, two = client.chat(), client.chat()
     names = {one.headers["x-session-id"], two.headers["x-session-id"]}

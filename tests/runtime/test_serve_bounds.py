@@ -179,6 +179,11 @@ def test_connections_are_bounded(engine_host: EngineHost) -> None:
         {"X-Autellix-Call": "a/b"},
         {"X-Autellix-Parents": "a," * 1001 + "a"},
         {"X-Autellix-Parents": "a;b"},
+        {"X-Autellix-Node": "x" * 129},
+        {"X-Autellix-Name": "x" * 129},
+        {"X-Autellix-Name": "a%00b"},
+        {"X-Autellix-Node": "a%0Ab"},
+        {"X-Autellix-Node": "a%1B[2Jb"},
     ],
 )
 def test_ids_from_outside_are_checked(client: Client, header: dict[str, str]) -> None:
