@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from .tenants import Tenant
 
@@ -274,6 +274,11 @@ def name_in(header: str, what: str) -> str:
         text = f"The name of a {what} has at most {MOST_NAME} characters, all of them printable."
         raise Refusal(400, text, f"invalid_{what}")
     return name
+
+
+def in_header(name: str) -> str:
+    """Inverse of :func:`name_in`, of what it takes of a name."""
+    return quote("".join(filter(str.isprintable, name))[:MOST_NAME], errors="replace")
 
 
 def parents_of(header: str) -> list[str]:

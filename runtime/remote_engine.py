@@ -32,7 +32,7 @@ from ..integrations.openai_calls import (
 )
 from ..scheduler.tickets import Decision, Receipt, Ticket
 from .call_errors import call_error
-from .client_sessions import ID, MOST_NAME
+from .client_sessions import ID, in_header
 from .engine_host import EngineHost
 from .engine_loop import EngineLoop
 from .protocols import EngineCall, EngineChunk, EngineStats
@@ -104,7 +104,7 @@ class RemoteEngine:
             SESSION_HEADER: self.session_of(program),
             CALL_HEADER: call,
             PARENTS_HEADER: ",".join(self.parents_of(call)),
-            **{header: _for_header(name) for header, name in names.items() if name},
+            **{header: in_header(name) for header, name in names.items() if name},
         }
 
     # ── the chat front ───────────────────────────────────────────────────────────────────────
@@ -403,8 +403,3 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _without_none(v) for k, v in value.items() if v is not None}
     return [_without_none(v) for v in value] if isinstance(value, list) else value
-
-
-def _for_header(name: str) -> str:
-    """What a server takes of a name, as it wants it."""
-    return quote("".join(filter(str.isprintable, name))[:MOST_NAME], errors="replace")

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from autellix.runtime.client_sessions import ClientSession, ClientSessions, Refusal, parents_of
+from autellix.runtime.client_sessions import (
+    ClientSession,
+    ClientSessions,
+    Refusal,
+    in_header,
+    name_in,
+    parents_of,
+)
 from autellix.runtime.tenants import Tenant
 
 ALICE, BOB = Tenant(name="alice"), Tenant(name="bob")
@@ -97,3 +104,19 @@ def test_what_an_id_may_not_be(sessions: ClientSessions, id: str) -> None:
 def test_a_header_of_parents_is_a_list() -> None:
     assert parents_of("") == []
     assert parents_of(" a, b,,c ") == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [("plan", "plan"), ("look up ä%", "look up ä%"), ("a\nb", "ab"), ("x" * 200, "x" * 128)],
+)
+def test_a_name_comes_through_a_header(name: str, there: str) -> None:
+    header = in_header(name)
+    assert header.isascii()
+    assert name_in(header, "node") == there
+
+
+@pytest.mark.parametrize("header", ["x" * 129, "a%0Ab", "%1B[2J"])
+def test_what_is_no_name_is_refused(header: str) -> None:
+    with pytest.raises(Refusal, match="printable"):
+        name_in(header, "node")

@@ -191,7 +191,7 @@ def test_what_the_server_learns_of_a_graph_it_learns_by_its_name(
     for _ in range(2):
         with connection.program("learner"):
             ask(openai.OpenAI())
-    connection.session.finish()
+    connection.session.loop.run(connection.session.host.engine.drain())
     there = server.run.programs.table.history.names
     assert sum(there["alice/learner"].ends) == 2
 
