@@ -51,6 +51,12 @@ def ask(client: openai.OpenAI, model: str = "gpt-4o", **more: Any) -> Any:
     return client.chat.completions.create(model=model, messages=messages, max_tokens=6, **more)
 
 
+def in_order(nodes: list[str]) -> list[str]:
+    """Of two nodes side by side either may be the first."""
+    first, *beside, last = nodes
+    return [first, *sorted(beside), last]
+
+
 def dags_of(server: Server, name: str) -> list[Any]:
     """The DAGs of the server's programs whose ids end so, and only alice can have any."""
     record = server.run.record
@@ -175,14 +181,14 @@ def test_a_run_records_its_dag_here_and_there(
     assert run_request(request, Settings(quiet=True, trace=trace)) == 0
     (program,) = json.loads(trace.read_text())["programs"]
     calls = [call for call in program["calls"] if call["kind"] == "llm"]
-    assert [call["node"] for call in calls] == ["first", "left", "right", "last"]
+    assert in_order([call["node"] for call in calls]) == ["first", "left", "right", "last"]
     assert all(call["service_s"] > 0 for call in calls)
     (dag,) = dags_of(server, program["id"])
     # The tool between the first call and the others is no call there: they follow the first.
     assert edges(dag) == [(0, 1), (0, 2), (1, 3), (2, 3)]
     assert dag.critical_path_s == pytest.approx(program["critical_path_s"])
-    nodes = [dag.call(call)["node"] for call in dag.graph]
-    assert nodes == ["first", "left", "right", "last"]
+    there = [dag.call(call)["node"] for call in dag.graph]
+    assert in_order(there) == ["first", "left", "right", "last"]
 
 
 def test_what_the_server_learns_of_a_graph_it_learns_by_its_name(
