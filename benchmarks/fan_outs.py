@@ -3,10 +3,10 @@
     python -m benchmarks.fan_outs FILE [FILE ...] [--json RESULT]
 
 A fan-out is calls of one program with the same parents. The critical one begins the longest chain,
-counted in generated tokens. Node: whether calls of one fan-out are of several nodes. Prompt: where
-the call with the longest prompt stands when the fan-out is ordered by chains, from 0 for the longest
-to 1 for the shortest; 0.5 would be chance. Fan-outs whose chains are all of one length have no
-such order.
+counted in generated tokens. Nodes: whether calls of one fan-out are of several. Prompt: where the
+call with the longest one stands when the fan-out is ordered by chains, from 0 for the longest to 1
+for the shortest; 0.5 would be chance. Fan-outs whose chains are all of one length have no such
+order.
 """
 
 from __future__ import annotations
