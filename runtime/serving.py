@@ -164,13 +164,14 @@ def serve_until_stopped(
         with Steps("engine", shown=not settings.quiet, console=console) as steps:
             steps.note("starting, some 20 s on a CPU")
             server.__enter__()
-        if host is None:
-            # A full pass of the collector over all that has been imported would hold every
-            # stream for half a second.
-            gc.collect()
-            gc.freeze()
-        interrupts.instead = functools.partial(stopped.put, None)
+            # From here on clients may have calls under way, which end in order.
+            interrupts.instead = functools.partial(stopped.put, None)
         try:
+            if host is None:
+                # A full pass of the collector over all that has been imported would hold every
+                # stream for half a second.
+                gc.collect()
+                gc.freeze()
             if not settings.quiet:
                 who = "everybody on this machine" if keys is None else f"{_named(keys)}"
                 console.print(f"serving {who} at {server.url}/v1", highlight=False)

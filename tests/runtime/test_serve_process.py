@@ -115,6 +115,19 @@ def test_the_first_signal_ends_it_in_order_and_tells_the_clients(
     assert KEY not in out + err
 
 
+def test_a_signal_ends_it_in_order_from_the_moment_it_serves(started: Started) -> None:
+    # Between the first reply that it can give and the words that say where it serves.
+    at_once = ENDLESS.replace(
+        "EngineHost.start",
+        "import gc, os, signal\ngc.collect = lambda: os.kill(os.getpid(), signal.SIGINT)\n"
+        "EngineHost.start",
+        1,
+    )
+    process = started("-c", at_once, str(free_port()), "own")
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, "stopping; Ctrl-C again stops at once" in err) == (0, True), err
+
+
 def test_a_second_signal_ends_it_at_once(started: Started) -> None:
     # Nothing would make this one stop: what it waits for does not come.
     stuck = ENDLESS.replace(
