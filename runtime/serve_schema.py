@@ -23,12 +23,12 @@ _CALL_HEADERS = (
     (
         "X-Autellix-Name",
         "Name of the program, where the call is its first, percent-encoded.",
-        {"type": "string", "maxLength": 128, "pattern": "^[A-Za-z0-9._~:@=+ -]*$"},
+        {"type": "string", "maxLength": 128, "pattern": "^([A-Za-z0-9._~:@=+ -]|%[2-6][0-9A-F])*$"},
     ),
     (
         "X-Autellix-Node",
         "Node of the program's graph that makes the call, percent-encoded.",
-        {"type": "string", "maxLength": 128, "pattern": "^[A-Za-z0-9._~:@=+ -]*$"},
+        {"type": "string", "maxLength": 128, "pattern": "^([A-Za-z0-9._~:@=+ -]|%[2-6][0-9A-F])*$"},
     ),
 )
 _NUMBERS = (

@@ -16,8 +16,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Self
 
-# A program's calls by place: beyond this difference in e-folds nothing is told apart.
-_LEAST_S, _PER_E_FOLD, _PLACES = 1e-4, 1500, 1 << 16
+# Places are a matter of ratios; beyond these bounds nothing is told apart.
+_LEAST_S, _MOST_S = 1e-4, 1e12
+_PER_E_FOLD, _PLACES = 1500, 1 << 16
 _MOST_NODES = 200
 
 
@@ -91,7 +92,7 @@ def place_among_siblings(to_come_s: float) -> int:
 
     The longer its chain to come, the sooner. A call that nothing is known of comes first.
     """
-    if to_come_s <= 0.0:
+    if not to_come_s > 0.0:
         return 0
-    longer = int(_PER_E_FOLD * math.log(max(to_come_s / _LEAST_S, 1.0)))
-    return max(_PLACES - 1 - longer, 1)
+    longer = int(_PER_E_FOLD * math.log(min(max(to_come_s, _LEAST_S), _MOST_S) / _LEAST_S))
+    return _PLACES - 1 - longer

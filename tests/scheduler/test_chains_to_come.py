@@ -66,8 +66,13 @@ def test_broken_sums_are_refused(sums: list) -> None:
 
 
 def test_the_longer_the_chain_to_come_the_sooner_and_the_unknown_first() -> None:
-    lengths = [0.0, 1e9, 3600.0, 60.0, 1.01, 1.0, 0.1, 1e-3, 1e-9]
+    lengths = [0.0, 1e11, 1e9, 3600.0, 60.0, 1.01, 1.0, 0.1, 1e-3, 1e-9]
     places = [place_among_siblings(length) for length in lengths]
     assert places[0] == 0
     assert all(sooner < later for sooner, later in pairwise(places))
     assert all(0 <= place < 1 << 16 for place in places)
+
+
+@pytest.mark.parametrize("length", [float("inf"), 1e300, float("nan"), -1.0])
+def test_what_cannot_be_a_length_has_a_place_all_the_same(length: float) -> None:
+    assert 0 <= place_among_siblings(length) < 1 << 16
