@@ -54,12 +54,26 @@ class Part:
         settings: that are not the policy's own.
         known_to: the factor to which lengths are known; None for not at all.
         chains_known: whether the order of a program's calls is that of the chains they will begin.
+        remembers: for how many programs those of the earlier run count; None for as many as it had.
+        learns: whether anything is learned; else programs go by the work that they have done.
     """
 
     policy: str
     settings: dict[str, Any] = field(default_factory=dict)
     known_to: float | None = None
     chains_known: bool = False
+    remembers: float | None = None
+    learns: bool = True
+
+
+class NothingLearned(ServiceHistory):
+    """Expects of every program what is expected of one of which nothing is known."""
+
+    def worked(self, name: str, before: float, after: float) -> None:
+        """Is not listened to."""
+
+    def ended(self, name: str, work: float) -> None:
+        """Is not listened to."""
 
 
 _TIES, _GATE = {"program_ties": True}, {"admission": True}
@@ -76,7 +90,10 @@ PARTS: dict[str, Part] = {
     "default": Part(policy="default"),
     "default, calls as they came": Part(policy="default", settings={"critical_calls_first": False}),
     "default, chains known": Part(policy="default", chains_known=True),
+    "default, nothing learned": Part(policy="default", learns=False),
     "gittins": Part(policy="gittins"),
+    "gittins, 5 remembered": Part(policy="gittins", remembers=5.0),
+    "gittins, 30 remembered": Part(policy="gittins", remembers=30.0),
     "lengths to 2x": Part(policy="gittins", known_to=2.0),
     "lengths to 1.41x": Part(policy="gittins", known_to=2.0**0.5),
     "srpt": Part(policy="srpt"),
@@ -92,24 +109,51 @@ def told_apart(programs: Sequence[SimProgram], factor: float | None) -> Sequence
     return programs
 
 
+def history_of(
+    part: Part, engine: SimulatedEngine, earlier: Sequence[SimProgram]
+) -> ServiceHistory | None:
+    """What a row begins with, where it begins with anything.
+
+    Args:
+        earlier: the programs of an earlier run.
+    """
+    if not part.learns:
+        return NothingLearned()
+    if part.policy != "gittins":
+        return None
+    history = ServiceHistory.from_wire(engine.learned(earlier))
+    if part.remembers is not None:
+        for table in (*history.names.values(), history.everything):
+            table.fade(part.remembers)
+    return history
+
+
 def measured(
-    name: str, seed: int, load: float, rows: Sequence[str], seats: int | None = None
+    name: str,
+    seed: int,
+    load: float,
+    rows: Sequence[str],
+    *,
+    seats: int | None = None,
+    count: int | None = None,
 ) -> Iterator[tuple[str, Cell]]:
-    """The rows of one workload and seed."""
+    """The rows of one workload and seed.
+
+    Args:
+        count: of programs; None for that of :data:`PROGRAMS`.
+    """
     model = engine_model(ENGINE, seats=seats)
+    count = count or PROGRAMS[name]
 
     def programs(of_seed: int, known_to: float | None) -> Sequence[SimProgram]:
-        return told_apart(workload(name, PROGRAMS[name], of_seed, model=model).programs, known_to)
+        return told_apart(workload(name, count, of_seed, model=model).programs, known_to)
 
-    served = workload(name, PROGRAMS[name], seed, model=model)
+    served = workload(name, count, seed, model=model)
     rate = load * SimulatedEngine(model=model).capacity(served.programs, seed).programs_per_s
     for row in rows:
         part = PARTS[row]
         engine = SimulatedEngine(model=model, settings=part.settings)
-        history = None
-        if part.policy == "gittins":
-            earlier = programs(seed + EARLIER_SEED, part.known_to)
-            history = ServiceHistory.from_wire(engine.learned(earlier))
+        history = history_of(part, engine, programs(seed + EARLIER_SEED, part.known_to))
         simulation = engine.simulation(part.policy, None, history)
         if part.chains_known:
             policy = replace(sim_policy(part.policy), order="siblings")
@@ -138,6 +182,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rows", help="names of rows, split by semicolons [all]")
     parser.add_argument("--load", default="1.2", help="rates / capacity, split by commas")
     parser.add_argument("--seats", help="instead of the engine's own, split by commas")
+    parser.add_argument("--programs", type=int, help="how many, instead of a workload's own number")
     parser.add_argument("--seed", default="1", help="seeds, split by commas")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the cells there")
     options = parser.parse_args(arguments)
@@ -152,7 +197,7 @@ def main(arguments: Sequence[str]) -> None:
     )
     found = []
     for name, seats, load, seed in cells:
-        for row, figures in measured(name, seed, load, rows, seats):
+        for row, figures in measured(name, seed, load, rows, seats=seats, count=options.programs):
             settings = PARTS[row].settings
             found.append({"row": row, "settings": settings, "seats": seats, "cell": figures})
             mean, p95, p99 = (

@@ -81,3 +81,16 @@ def test_rows_can_be_had_on_other_seats_and_loads(
     ]
     latencies = [row["cell"]["mean_token_latency_s"] for row in cells[:3]]
     assert len(set(latencies)) == 3, "the three orders differ"
+
+
+def test_what_is_remembered_changes_the_order_and_so_does_learning_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(parts, "PROGRAMS", {"bfcl": 6})
+    file = tmp_path / "parts.json"
+    rows = ["default", "default, nothing learned", "gittins", "gittins, 5 remembered"]
+    given = ["--programs", "60", "--load", "1.5", "--rows", ";".join(rows), "--json", str(file)]
+    parts.main(["--workloads", "bfcl", *given])
+    cells = [row["cell"] for row in json.loads(file.read_text())["cells"]]
+    assert all(cell["programs"] == 60 for cell in cells)
+    assert len({cell["mean_token_latency_s"] for cell in cells}) == len(rows)
