@@ -3,7 +3,8 @@
     python -m benchmarks.fan_outs FILE [FILE ...] [--json RESULT]
 
 A fan-out is calls of one program with the same parents. The critical one begins the longest chain,
-counted in generated tokens. Nodes: whether calls of one fan-out are of several. Prompt: where the
+counted in generated tokens. Nodes: whether calls of one fan-out are of several, where it is known
+of all of them. Prompt: where the
 call with the longest one stands when the fan-out is ordered by chains, from 0 for the longest to 1
 for the shortest; 0.5 would be chance. Fan-outs whose chains are all of one length have no such
 order.
@@ -54,7 +55,8 @@ def found_in(path: Path) -> dict[str, Any]:
         "file": path.name,
         "programs": len(programs),
         "fan_outs": len(groups),
-        "of_several_nodes": sum(len(names) > 1 for names in nodes),
+        "of_known_nodes": sum("" not in names for names in nodes),
+        "of_several_nodes": sum("" not in names and len(names) > 1 for names in nodes),
         "place_of_longest_prompt": statistics.fmean(ordered) if ordered else None,
     }
 
@@ -73,8 +75,8 @@ def main(arguments: Sequence[str]) -> None:
         place = row["place_of_longest_prompt"]
         print(
             f"{row['file']:32} {row['programs']:5} programs {row['fan_outs']:6} fan-outs, "
-            f"{row['of_several_nodes']} of several nodes; longest prompt at "
-            f"{'-' if place is None else format(place, '.2f')}",
+            f"{row['of_several_nodes']} of {row['of_known_nodes']} of several nodes; "
+            f"longest prompt at {'-' if place is None else format(place, '.2f')}",
             flush=True,
         )
     if options.json:

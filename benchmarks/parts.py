@@ -13,8 +13,9 @@ default goes by what such chains took in programs that have ended.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -110,18 +111,18 @@ def told_apart(programs: Sequence[SimProgram], factor: float | None) -> Sequence
 
 
 def history_of(
-    part: Part, engine: SimulatedEngine, earlier: Sequence[SimProgram]
+    part: Part, engine: SimulatedEngine, earlier: Callable[[], Sequence[SimProgram]]
 ) -> ServiceHistory | None:
     """What a row begins with, where it begins with anything.
 
     Args:
-        earlier: the programs of an earlier run.
+        earlier: makes the programs of an earlier run.
     """
     if not part.learns:
         return NothingLearned()
     if part.policy != "gittins":
         return None
-    history = ServiceHistory.from_wire(engine.learned(earlier))
+    history = ServiceHistory.from_wire(engine.learned(earlier()))
     if part.remembers is not None:
         for table in (*history.names.values(), history.everything):
             table.fade(part.remembers)
@@ -143,7 +144,7 @@ def measured(
         count: of programs; None for that of :data:`PROGRAMS`.
     """
     model = engine_model(ENGINE, seats=seats)
-    count = count or PROGRAMS[name]
+    count = PROGRAMS[name] if count is None else count
 
     def programs(of_seed: int, known_to: float | None) -> Sequence[SimProgram]:
         return told_apart(workload(name, count, of_seed, model=model).programs, known_to)
@@ -153,7 +154,8 @@ def measured(
     for row in rows:
         part = PARTS[row]
         engine = SimulatedEngine(model=model, settings=part.settings)
-        history = history_of(part, engine, programs(seed + EARLIER_SEED, part.known_to))
+        earlier = functools.partial(programs, seed + EARLIER_SEED, part.known_to)
+        history = history_of(part, engine, earlier)
         simulation = engine.simulation(part.policy, None, history)
         if part.chains_known:
             policy = replace(sim_policy(part.policy), order="siblings")

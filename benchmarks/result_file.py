@@ -33,6 +33,7 @@ def write_result(path: Path | None, document: dict[str, Any]) -> None:
     if path is None:
         print(text, end="")
     else:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
 

@@ -278,7 +278,7 @@ def name_in(header: str, what: str) -> str:
 
 def in_header(name: str) -> str:
     """Inverse of :func:`name_in`, of what it takes of a name."""
-    return quote("".join(filter(str.isprintable, name))[:MOST_NAME], errors="replace")
+    return quote("".join(filter(str.isprintable, name))[:MOST_NAME])
 
 
 def parents_of(header: str) -> list[str]:

@@ -74,7 +74,7 @@ def _read(path: Path) -> dict[float, ServiceHistory]:
         histories = [ServiceHistory.from_wire(wire) for wire in wires]
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError, RecursionError) as cause:
         log.warning("What earlier runs learned of programs (%s) is left out: %s", path, cause)
         return {}
     return {history.prompt_share: history for history in histories}

@@ -88,8 +88,8 @@ class Programs:
             self._turns[program] += 1
             self.record.apply(ProgramStarted(at_s=at_s, program=program, name=name))
             entry, dag = self.table.open(program, at_s, name), self.record.dag(program)
-            if self._turns[program] == 1:
-                self._earlier_calls[program] = len(dag)
+            # Not those before an interruption: that turn goes on with this one.
+            self._earlier_calls.setdefault(program, len(dag))
             entry.service_s = max(entry.service_s, dag.service_s)
             entry.critical_path_s = max(entry.critical_path_s, dag.critical_path_s)
             entry.wait_s = max(entry.wait_s, dag.wait_s)
@@ -101,7 +101,7 @@ class Programs:
         with self._lock:
             self._turns[program] -= 1
             # One that waits for a person may go on: how large it is, is not known yet.
-            self._close_if_over(program, ended=status != "interrupted")
+            self._close_if_over(program, ended=status != "interrupted", done=status == "done")
             self.record.apply(
                 ProgramEnded(at_s=self._now(), program=program, status=status, error=error)
             )
@@ -113,14 +113,20 @@ class Programs:
                 self._absences.forget(program)
             self._forget(program)
 
-    def _close_if_over(self, program: str, *, ended: bool = True) -> None:
-        """Free the entry of a program without a turn, whether or not it was there any more."""
+    def _close_if_over(self, program: str, *, ended: bool, done: bool = False) -> None:
+        """Free the entry of a program without a turn, whether or not it was there any more.
+
+        Args:
+            ended: it does not go on.
+            done: it came to its own end: its chains of calls are whole.
+        """
         if self._turns[program] <= 0:
             del self._turns[program]
-            since = self._earlier_calls.pop(program, None)
-            # What earlier turns called is no part of the chains of this one.
-            turn = self.record.dag(program).chains(since) if since is not None else ()
-            self.table.close(program, ended=ended, chains=turn)
+            since = self._earlier_calls.pop(program, None) if ended else None
+            # A record that keeps few programs may have let this one go.
+            known = done and since is not None and self.record.name(program) is not None
+            chains = self.record.dag(program).chains(since or 0) if known else ()
+            self.table.close(program, ended=ended, chains=chains)
 
     # -- threads ------------------------------------------------------------------------------
 

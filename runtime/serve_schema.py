@@ -12,6 +12,12 @@ from .client_sessions import ID
 _ENGINE_ROUTES = (*CALL_ROUTES, "/v1/models", "/tokenize", "/detokenize", "/health")
 _ID = {"type": "string", "pattern": f"^{ID.pattern}$"}
 _ERROR = {"$ref": "#/components/schemas/AutellixError"}
+# At most 128 characters, each up to four bytes, percent-encoded.
+NAME = {
+    "type": "string",
+    "maxLength": 128 * 12,
+    "pattern": "^([A-Za-z0-9._~:@=+/ -]|%[0-9A-Fa-f]{2})*$",
+}
 _CALL_HEADERS = (
     ("X-Session-ID", "The program that the call belongs to; made on first use.", _ID),
     ("X-Autellix-Call", "An id for the call, for others to name as their parent.", _ID),
@@ -22,13 +28,13 @@ _CALL_HEADERS = (
     ),
     (
         "X-Autellix-Name",
-        "Name of the program, where the call is its first, percent-encoded.",
-        {"type": "string", "maxLength": 128, "pattern": "^([A-Za-z0-9._~:@=+ -]|%[2-6][0-9A-F])*$"},
+        "Name of the program, where the call is its first; up to 128 characters, percent-encoded.",
+        NAME,
     ),
     (
         "X-Autellix-Node",
-        "Node of the program's graph that makes the call, percent-encoded.",
-        {"type": "string", "maxLength": 128, "pattern": "^([A-Za-z0-9._~:@=+ -]|%[2-6][0-9A-F])*$"},
+        "Node of the program's graph that makes the call: the same.",
+        NAME,
     ),
 )
 _NUMBERS = (

@@ -19,7 +19,8 @@ from typing import Any, Self
 # Places are a matter of ratios; beyond these bounds nothing is told apart.
 _LEAST_S, _MOST_S = 1e-4, 1e12
 _PER_E_FOLD, _PLACES = 1500, 1 << 16
-_MOST_NODES = 200
+_MOST_NODES = 64
+_LEAST_CALLS, _MOST_CALLS = 1e-6, 1e9
 
 
 class ChainsToCome:
@@ -73,10 +74,13 @@ class ChainsToCome:
         """
         chains = cls()
         for node, sums in wire.items():
-            calls, sum_s = (float(value) for value in sums)
-            if not (0.0 < calls < math.inf and 0.0 <= sum_s < math.inf):
+            numbers = [n for n in sums if isinstance(n, int | float) and not isinstance(n, bool)]
+            if not isinstance(sums, list) or len(numbers) != len(sums) or len(sums) != 2:
                 raise ValueError(f"not the sums of a node's chains: {sums!r}")
-            chains._sum(str(node), calls, sum_s)
+            calls, sum_s = map(float, numbers)
+            if not (_LEAST_CALLS <= calls <= _MOST_CALLS and 0.0 <= sum_s <= _MOST_S):
+                raise ValueError(f"not the sums of a node's chains: {sums!r}")
+            chains._sum(node, calls, sum_s)
         return chains
 
     def _sum(self, node: str, calls: float, sum_s: float) -> None:

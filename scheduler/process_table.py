@@ -275,7 +275,8 @@ class ProcessTable:
 
     def _to_come_s(self, entry: ProgramEntry, node: str) -> float:
         found = entry.to_come_s.get(node) or self.history.to_come_s(entry.name, node)
-        entry.to_come_s[node] = found
+        if found:
+            entry.to_come_s[node] = found
         return found
 
     def _first_prompt(self, name: str, cached_tokens: int) -> None:

@@ -191,9 +191,10 @@ class ServiceHistory:
             for name, table in wire["names"].items():
                 history.names[str(name)] = LifeTable.from_wire(table)
             for name, chains in wire.get("chains", {}).items():
-                history.chains[str(name)] = ChainsToCome.from_wire(chains)
+                if name in history.names:
+                    history.chains[name] = ChainsToCome.from_wire(chains)
             history.everything = LifeTable.from_wire(wire["everything"])
-        except (KeyError, TypeError, AttributeError) as cause:
+        except (KeyError, TypeError, AttributeError, OverflowError) as cause:
             raise ValueError(f"not a history: {cause!r}") from cause
         return history
 

@@ -289,7 +289,8 @@ class ProgramDag:
     def chains(self, since: int = 0) -> Iterator[tuple[str, float]]:
         """By the LLM calls that nodes made: the node, and the longest chain from there, seconds.
 
-        LLM calls count with their service, tools with the time they took.
+        LLM calls count with their service, tools with the time they took, up to the first call made
+        inside of them. A call of which no receipt came begins none: it did not end well.
 
         Args:
             since: leave out the calls that were added before so many were there.
@@ -298,9 +299,18 @@ class ProgramDag:
         for call in reversed([*islice(self.graph, since, None)]):
             attributes = self.call(call)
             after_s = max((found[child] for child in self.graph.succ[call]), default=0.0)
-            found[call] = _took_s(attributes) + after_s
-            if attributes["kind"] == "llm" and attributes["node"] is not None:
+            found[call] = self._took_s(attributes, self.graph.succ[call]) + after_s
+            if attributes["node"] is not None and attributes["receipt"] is not None:
                 yield attributes["node"], found[call]
+
+    def _took_s(self, attributes: CallAttributes, children: Iterable[str]) -> float:
+        """How long a call took by itself, seconds."""
+        end_s = attributes["end_s"]
+        if attributes["kind"] != "tool" or end_s is None:
+            return attributes["service_s"]
+        # What is called inside a tool follows it, and counts for itself.
+        begins_s = min((self.call(child)["start_s"] for child in children), default=end_s)
+        return max(0.0, min(end_s, begins_s) - attributes["start_s"])
 
     def response_s(self, now_s: float | None = None) -> float:
         """Response time, seconds: the time in which at least one LLM call was outstanding.
@@ -357,9 +367,3 @@ class ProgramDag:
             end = max(self.graph, key=self._through)
             self.critical_path_s = self._through(end)
             self._critical_end = end if self.critical_path_s > 0 else None
-
-
-def _took_s(call: CallAttributes) -> float:
-    if call["kind"] == "tool" and call["end_s"] is not None:
-        return max(0.0, call["end_s"] - call["start_s"])
-    return call["service_s"]

@@ -50,7 +50,8 @@ def test_a_fan_outs_longest_prompt_is_placed_among_its_chains(
         "file": "some.jsonl",
         "programs": 4,
         "fan_outs": 3,
+        "of_known_nodes": 3,
         "of_several_nodes": 1,
         "place_of_longest_prompt": 0.5,
     }
-    assert "3 fan-outs, 1 of several nodes; longest prompt at 0.50" in capsys.readouterr().out
+    assert "3 fan-outs, 1 of 3 of several nodes; longest prompt at 0.50" in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from autellix.runtime.client_sessions import (
@@ -12,6 +14,7 @@ from autellix.runtime.client_sessions import (
     name_in,
     parents_of,
 )
+from autellix.runtime.serve_schema import NAME
 from autellix.runtime.tenants import Tenant
 
 ALICE, BOB = Tenant(name="alice"), Tenant(name="bob")
@@ -108,11 +111,19 @@ def test_a_header_of_parents_is_a_list() -> None:
 
 @pytest.mark.parametrize(
     ("name", "there"),
-    [("plan", "plan"), ("look up ä%", "look up ä%"), ("a\nb", "ab"), ("x" * 200, "x" * 128)],
+    [
+        ("plan", "plan"),
+        ("look up ä%", "look up ä%"),
+        ("a\nb", "ab"),
+        ("x" * 200, "x" * 128),
+        ("é|{/" * 32, "é|{/" * 32),
+    ],
 )
 def test_a_name_comes_through_a_header(name: str, there: str) -> None:
     header = in_header(name)
     assert header.isascii()
+    assert re.fullmatch(NAME["pattern"], header)
+    assert len(header) <= NAME["maxLength"]
     assert name_in(header, "node") == there
 
 

@@ -20,13 +20,14 @@ class World:
     """Programs under a clock that the test moves."""
 
     policy: str = "atlas"
+    keep_ended: int | None = None
     now: float = 0.0
     stopped: list[str] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
     away: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.record = RunRecord()
+        self.record = RunRecord(keep_ended=self.keep_ended)
         start = RunStarted(clock_s=0.0, engine="none", model="none", replicas=1, policy=self.policy)
         self.record.apply(start)
         policy = policy_named(self.policy)
@@ -58,6 +59,20 @@ class World:
         self.programs.receipt(receipt(call, program, service_s, wait_s))
         self.programs.served(call)
         self.programs.call_ended(call, "done", None)
+
+    def turn(
+        self, program: str, node: str, status: str, *, service_s: float, after: str | None = None
+    ) -> None:
+        """A turn of one call, which ``node`` makes."""
+        self.programs.program_started(program, "agent")
+        call = f"{program}/{node}"
+        self.begin(program, call, *([after] if after else []), node=node)
+        self.programs.ticket(call)
+        self.end(call, program, service_s)
+        self.programs.program_ended(program, status, None)  # type: ignore[arg-type]
+
+    def to_come_s(self, node: str) -> float:
+        return self.programs.table.history.to_come_s("agent", node)
 
     def run(self, call: str, *parents: str, service_s: float, program: str = "p") -> float:
         """Run a call; the attained service on its ticket."""
@@ -262,3 +277,40 @@ class TestLearning:
         world.programs.program_started("q", "agent")
         world.begin("q", "next", node="plan")
         assert world.programs.ticket("next").to_come_s == 5.0
+
+    def test_a_program_that_waits_for_a_person_teaches_its_chains_when_it_has_ended(self) -> None:
+        world = World(policy="adaptive")
+        world.turn("p", "plan", "interrupted", service_s=1.0)
+        assert world.to_come_s("plan") == 0.0
+        world.turn("p", "act", "done", service_s=4.0, after="p/plan")
+        assert (world.to_come_s("plan"), world.to_come_s("act")) == (5.0, 4.0)
+        assert not world.programs._earlier_calls
+
+    @pytest.mark.parametrize("status", ["failed", "cancelled"])
+    def test_a_program_cut_short_teaches_no_chains(self, status: str) -> None:
+        world = World(policy="adaptive")
+        world.turn("p", "plan", status, service_s=1.0)
+        assert world.to_come_s("plan") == 0.0
+        assert not world.programs._earlier_calls
+
+    def test_of_turns_side_by_side_the_last_one_teaches_the_chains_of_all(self) -> None:
+        world = World(policy="adaptive")
+        world.programs.program_started("p", "agent")
+        world.begin("p", "one", node="plan")
+        world.programs.ticket("one")
+        world.programs.program_started("p", "agent")
+        world.end("one", "p", 3.0)
+        world.programs.program_ended("p", "done", None)
+        assert world.to_come_s("plan") == 0.0
+        world.programs.program_ended("p", "done", None)
+        assert world.to_come_s("plan") == 3.0
+
+    def test_a_program_that_the_record_has_let_go_ends_all_the_same(self) -> None:
+        world = World(policy="adaptive", keep_ended=1)
+        for _ in range(2):
+            world.programs.program_started("p", "agent")
+        world.programs.program_ended("p", "done", None)
+        for other in "qrs":
+            world.turn(other, "plan", "done", service_s=1.0)
+        world.programs.program_ended("p", "done", None)
+        assert not world.programs.table.programs

@@ -49,9 +49,14 @@ def test_old_calls_fade_and_the_mean_stays() -> None:
     assert chains.to_wire() == {"a": [10.0, 30.0], "b": [1.0, 7.0]}
 
 
+def test_where_nothing_was_told_since_nothing_is_new() -> None:
+    chains = chains_of([("a", 3.0)])
+    assert not chains.since(chains_of([("a", 3.0)]))
+
+
 def test_nodes_beyond_the_most_are_left_out() -> None:
     chains = chains_of([(str(number), 1.0) for number in range(1000)])
-    assert len(chains) == 200
+    assert len(chains) == 64
 
 
 def test_the_wire_keeps_everything() -> None:
@@ -59,8 +64,22 @@ def test_the_wire_keeps_everything() -> None:
     assert ChainsToCome.from_wire(chains.to_wire()).to_wire() == chains.to_wire()
 
 
-@pytest.mark.parametrize("sums", [[1.0], [0.0, 1.0], [1.0, -1.0], [1.0, float("nan")], ["a", 1.0]])
-def test_broken_sums_are_refused(sums: list) -> None:
+@pytest.mark.parametrize(
+    "sums",
+    [
+        *(
+            [1.0],
+            [0.0, 1.0],
+            [1.0, -1.0],
+            [1.0, float("nan")],
+            ["a", 1.0],
+            [True, 1.0],
+            [1e-320, 1.0],
+        ),
+        *([1.0, 1e308], [1e308, 1.0], "12", ["1", "2"], {"1": 2, "3": 4}),
+    ],
+)
+def test_broken_sums_are_refused(sums: object) -> None:
     with pytest.raises(ValueError, match=r"."):
         ChainsToCome.from_wire({"a": sums})
 

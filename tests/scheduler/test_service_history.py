@@ -168,8 +168,20 @@ class TestManyProcesses:
         with pytest.raises(ValueError, match=r"."):
             ServiceHistory.from_wire({**history_of(a=[100.0]).to_wire(), "chains": chains})
 
+    def test_chains_of_a_name_that_is_not_known_are_left_out(self) -> None:
+        wire = {**history_of(a=[100.0]).to_wire(), "chains": {"b": {"n": [1.0, 2.0]}}}
+        assert not ServiceHistory.from_wire(wire).chains
+
+    def test_a_number_too_large_is_refused(self) -> None:
+        wire = {**history_of(a=[100.0]).to_wire(), "chains": {"a": {"n": [10**400, 1]}}}
+        with pytest.raises(ValueError, match="not a history"):
+            ServiceHistory.from_wire(wire)
+
     def test_old_programs_fade(self) -> None:
         history = history_of(a=[100.0] * 1500)
+        for _ in range(10_500):
+            history.chain_took("a", "n", 2.0)
         history.fade()
         assert sum(history.names["a"].ends) == pytest.approx(1000)
         assert sum(history.everything.ends) == pytest.approx(1000)
+        assert history.chains["a"].to_wire()["n"] == pytest.approx([10_000.0, 20_000.0])

@@ -55,6 +55,14 @@ def test_what_one_program_teaches_the_next_one_gains() -> None:
     assert [program.ended_s for program in result.programs] == [34.0, 100.0 + 32.0]
 
 
+def test_a_chain_takes_in_the_tools_on_its_way() -> None:
+    calls = [replace(call(3), node="ask"), replace(call(2, 0), node="use", tool_s=40.0)]
+    simulation = Simulation(TWO_SEATS, sim_policy("default"))
+    simulation.run([(0.0, SimProgram("p", calls, kind="agent"))])
+    history = simulation.table.history
+    assert (history.to_come_s("agent", "ask"), history.to_come_s("agent", "use")) == (45.0, 2.0)
+
+
 def test_without_the_rule_nothing_is_gained() -> None:
     simulation = Simulation(TWO_SEATS, sim_policy("default", critical_calls_first=False))
     result = simulation.run([(0.0, fan_out("first")), (100.0, fan_out("second"))])

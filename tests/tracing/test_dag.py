@@ -30,16 +30,18 @@ def grow(dag: ProgramDag, call: str, *parents: str, kind="llm", start_s=0.0, edg
     )
 
 
-def node(dag: ProgramDag, call: str, name: str, *parents: str, service_s: float) -> None:
+def node(
+    dag: ProgramDag, call: str, name: str, *parents: str, service_s: float, start_s: float = 0.0
+) -> None:
     dag.add_call(
         call,
         kind="llm",
         name="model",
         node=name,
         parents=[(parent, "order") for parent in parents],
-        start_s=0.0,
+        start_s=start_s,
     )
-    dag.finish_call(call, end_s=service_s, status="done")
+    dag.finish_call(call, end_s=start_s + service_s, status="done")
     dag.set_receipt(call, receipt(call, service_s))
 
 
@@ -273,9 +275,16 @@ def test_a_calls_chain_is_the_longest_that_it_begins_tools_and_all():
     node(dag, "long", "search", "root", service_s=3.0)
     grow(dag, "tool", "long", kind="tool", start_s=10.0)
     dag.finish_call("tool", end_s=14.0, status="done")
-    serve(dag, "outside of a node", 0.5, "tool")
-    node(dag, "join", "sum up", "short", "outside of a node", service_s=0.25)
+    grow(dag, "outside of a node", "tool", start_s=14.0)
+    dag.finish_call("outside of a node", end_s=15.0, status="done")
+    dag.set_receipt("outside of a node", receipt("outside of a node", 0.5))
+    node(dag, "join", "sum up", "short", "outside of a node", start_s=20.0, service_s=0.25)
     grow(dag, "running", "root")
+    dag.add_call(
+        "failed", kind="llm", name="m", node="check", parents=[("root", "order")], start_s=0
+    )
+    dag.finish_call("failed", end_s=9.0, status="failed")
+    assert len([*dag.chains()]) == 4
     assert dict(dag.chains(since=0)) == {
         "sum up": 0.25,
         "search": 3.0 + 4.0 + 0.5 + 0.25,
@@ -289,3 +298,12 @@ def test_the_chains_of_a_turn_leave_out_the_calls_of_those_before():
     node(dag, "first", "chat", service_s=1.0)
     node(dag, "second", "chat", "first", service_s=2.0)
     assert [*dag.chains(since=1)] == [("chat", 2.0)]
+
+
+def test_an_agent_called_as_a_tool_counts_once():
+    dag = ProgramDag("p")
+    node(dag, "outer", "supervisor", service_s=1.0)
+    grow(dag, "tool", "outer", kind="tool", start_s=1.0)
+    node(dag, "inner", "researcher", "tool", start_s=1.5, service_s=8.0)
+    dag.finish_call("tool", end_s=10.0, status="done")
+    assert dict(dag.chains()) == {"researcher": 8.0, "supervisor": 1.0 + 0.5 + 8.0}
