@@ -4,10 +4,9 @@
 
 A fan-out is calls of one program with the same parents. The critical one begins the longest chain,
 counted in generated tokens. Nodes: whether calls of one fan-out are of several, where it is known
-of all of them. Prompt: where the
-call with the longest one stands when the fan-out is ordered by chains, from 0 for the longest to 1
-for the shortest; 0.5 would be chance. Fan-outs whose chains are all of one length have no such
-order.
+of all of them. Prompt: where the call with the longest one stands when the fan-out is ordered by
+chains, from 0 for the longest to 1 for the shortest; 0.5 would be chance. Fan-outs whose chains are
+all of one length have no such order.
 """
 
 from __future__ import annotations
@@ -33,9 +32,10 @@ def fan_outs(program: SimProgram) -> Iterator[list[int]]:
     return (group for group in groups.values() if len(group) > 1)
 
 
-def place_of_longest_prompt(program: SimProgram, group: Sequence[int]) -> float | None:
+def place_of_longest_prompt(
+    program: SimProgram, group: Sequence[int], chains: Sequence[int]
+) -> float | None:
     """Where it stands among chains, 0 to 1; None where all chains are of one length."""
-    chains = tokens_to_come(program)
     longest = max(group, key=lambda index: program.calls[index].prompt_tokens)
     if len({chains[index] for index in group}) == 1:
         return None
@@ -47,14 +47,19 @@ def place_of_longest_prompt(program: SimProgram, group: Sequence[int]) -> float 
 def found_in(path: Path) -> dict[str, Any]:
     """The row of a file."""
     programs = read_trace(path).programs
-    groups = [(program, group) for program in programs for group in fan_outs(program)]
-    nodes = [{program.calls[index].node for index in group} for program, group in groups]
-    places = [place_of_longest_prompt(program, group) for program, group in groups]
-    ordered = [place for place in places if place is not None]
+    nodes: list[set[str]] = []
+    ordered: list[float] = []
+    for program in programs:
+        chains = tokens_to_come(program)
+        for group in fan_outs(program):
+            nodes.append({program.calls[index].node for index in group})
+            place = place_of_longest_prompt(program, group, chains)
+            if place is not None:
+                ordered.append(place)
     return {
         "file": path.name,
         "programs": len(programs),
-        "fan_outs": len(groups),
+        "fan_outs": len(nodes),
         "of_known_nodes": sum("" not in names for names in nodes),
         "of_several_nodes": sum("" not in names and len(names) > 1 for names in nodes),
         "place_of_longest_prompt": statistics.fmean(ordered) if ordered else None,

@@ -124,8 +124,7 @@ def history_of(
         return None
     history = ServiceHistory.from_wire(engine.learned(earlier()))
     if part.remembers is not None:
-        for table in (*history.names.values(), history.everything):
-            table.fade(part.remembers)
+        history.fade(part.remembers)
     return history
 
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 
 from autellix.errors import CallError
 
@@ -157,15 +156,14 @@ class ClientCalls:
         Raises:
             Refusal: there are too many calls.
         """
-        begun = self.sessions.begin(session, self.now(), given, parents, beside=beside)
-        call = replace(begun, node=beside.node if beside else node)
+        call = self.sessions.begin(session, self.now(), given, parents, beside=beside)
         self.run.programs.call_started(
             CallStart(
                 program=session.program,
                 call=call.call,
                 kind="llm",
                 name=model,
-                node=call.node,
+                node=self.run.record.node(beside.call) if beside else node,
                 parents=tuple(Parent(id=parent, kind="order") for parent in call.parents),
             )
         )

@@ -46,13 +46,11 @@ class ClientCall:
         id: what the client calls it; unique in its session.
         call: its id in the engine, unique in the run.
         parents: ids in the engine of the calls it follows.
-        node: of the program's graph, that makes it; None where the client does not say.
     """
 
     id: str
     call: str
     parents: tuple[str, ...]
-    node: str | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -190,9 +190,10 @@ class ServeApplication:
             return
         calls = self._calls
         named, given = _session_of(request, scope), _call_of(scope)
-        parents = header_of(scope, PARENTS_HEADER.encode())
-        claimed = parents_of(parents.decode("latin-1")) if _has(scope, PARENTS_HEADER) else None
-        name, node = _name_in(scope, NAME_HEADER, "program"), _name_in(scope, NODE_HEADER, "node")
+        parents = _header(scope, PARENTS_HEADER)
+        claimed = parents_of(parents) if _has(scope, PARENTS_HEADER) else None
+        name = name_in(_header(scope, NAME_HEADER), "program")
+        node = name_in(_header(scope, NODE_HEADER), "node")
         model = calls.model_for(_text(request, "model"))
         _salt(request, tenant)
         session = calls.session_for(tenant, named, name)
@@ -282,21 +283,21 @@ def _session_of(request: Mapping[str, Any], scope: Any) -> str:
     """The session that a request names, in its body or its header."""
     named = request.get("session_id")
     if named is None:
-        named = header_of(scope, SESSION_HEADER.encode()).decode("latin-1")
+        named = _header(scope, SESSION_HEADER)
     if not isinstance(named, str) or (named and ID.fullmatch(named) is None):
         raise Refusal(400, f"A session's id has {ID_IN_WORDS}.", "invalid_session_id")
     return named
 
 
 def _call_of(scope: Any) -> str:
-    given = header_of(scope, CALL_HEADER.encode()).decode("latin-1")
+    given = _header(scope, CALL_HEADER)
     if given and ID.fullmatch(given) is None:
         raise Refusal(400, f"A call's id has {ID_IN_WORDS}.", "invalid_call_id")
     return given
 
 
-def _name_in(scope: Any, header: str, what: str) -> str:
-    return name_in(header_of(scope, header.encode()).decode("latin-1"), what)
+def _header(scope: Any, name: str) -> str:
+    return header_of(scope, name.encode()).decode("latin-1")
 
 
 def _text(request: Mapping[str, Any], name: str) -> str | None:

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 # Places are a matter of ratios; beyond these bounds nothing is told apart.
 _LEAST_S, _MOST_S = 1e-4, 1e12
-_PER_E_FOLD, _PLACES = 1500, 1 << 16
+_PER_E_FOLD, PLACE_BITS = 1500, 16
 _MOST_NODES = 64
 _LEAST_CALLS, _MOST_CALLS = 1e-6, 1e9
 
@@ -99,4 +99,4 @@ def place_among_siblings(to_come_s: float) -> int:
     if not to_come_s > 0.0:
         return 0
     longer = int(_PER_E_FOLD * math.log(min(max(to_come_s, _LEAST_S), _MOST_S) / _LEAST_S))
-    return _PLACES - 1 - longer
+    return (1 << PLACE_BITS) - 1 - longer

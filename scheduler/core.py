@@ -35,7 +35,7 @@ import math
 from collections.abc import Sequence
 from itertools import count
 
-from .chains_to_come import place_among_siblings
+from .chains_to_come import PLACE_BITS, place_among_siblings
 from .config import SchedulerConfig
 from .course import course_level
 from .levels import Levels, TypicalStep
@@ -51,7 +51,10 @@ from .victims import Capacity, Victim
 
 # A rank is one whole number: tenant ahead or not, level, tie (0 without ties by program: else the
 # program's number, and the call's place among its program's), entry.
-_AHEAD_SHIFT, _LEVEL_SHIFT, _PROGRAM_SHIFT, _TIE_SHIFT = 112, 96, 56, 40
+_TIE_SHIFT = 40
+PROGRAM_SHIFT = _TIE_SHIFT + PLACE_BITS
+_LEVEL_SHIFT = PROGRAM_SHIFT + 40
+_AHEAD_SHIFT = _LEVEL_SHIFT + 16
 _LEVEL_MASK = (1 << _AHEAD_SHIFT - _LEVEL_SHIFT) - 1
 
 
@@ -117,7 +120,7 @@ class Scheduler:
             self._latest_program = max(self._latest_program, ticket.program_number)
             known = ticket.program_number >= 0
             number = ticket.program_number if known else self._latest_program
-            call.tie = number << _PROGRAM_SHIFT - _TIE_SHIFT
+            call.tie = number << PLACE_BITS
             if self.config.critical_calls_first:
                 call.tie += place_among_siblings(ticket.to_come_s)
         self.calls[key] = program.calls[key] = call

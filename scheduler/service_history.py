@@ -159,10 +159,14 @@ class ServiceHistory:
         late.everything = self.everything.since(earlier.everything)
         return late
 
-    def fade(self) -> None:
-        """Let old programs count less, so that what comes can change the picture."""
+    def fade(self, most_ends: float = _MOST_ENDS) -> None:
+        """Let old programs count less, so that what comes can change the picture.
+
+        Args:
+            most_ends: for how many programs those of a name count at most.
+        """
         for table in (*self.names.values(), self.everything):
-            table.fade(_MOST_ENDS)
+            table.fade(most_ends)
         for chains in self.chains.values():
             chains.fade(_MOST_CALLS)
         self._places.clear()

@@ -91,13 +91,12 @@ class LiveProgram:
 
     def chains(self) -> Iterator[tuple[str, float]]:
         """By its calls, all ended: the node, and the longest chain that the call began, seconds."""
-        calls, found = self.spec.calls, [0.0] * len(self.spec.calls)
-        for index in range(len(calls) - 1, -1, -1):
-            children = self.spec.children[index]
-            after_s = max((calls[child].tool_s + found[child] for child in children), default=0.0)
-            found[index] = self._chains[index] - self.chain_s(index) + after_s
-            if calls[index].node:
-                yield calls[index].node, found[index]
+        calls = self.spec.calls
+        took = [chain_s - self.chain_s(index) for index, chain_s in enumerate(self._chains)]
+        found = self.spec.longest_chains(took, [call.tool_s for call in calls])
+        return (
+            (call.node, chain_s) for call, chain_s in zip(calls, found, strict=True) if call.node
+        )
 
     def record(self, now: float) -> ProgramRecord:
         """What it took; its last call has just ended."""

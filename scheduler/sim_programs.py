@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from autellix.errors import InputError
 
 from .content_tree import ContentTree, content_tree
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,19 @@ class SimProgram:
             setattr(other, slot, getattr(self, slot))
         other.name = name
         return other
+
+    def longest_chains(self, took: Sequence[N], before: Sequence[N]) -> list[N]:
+        """How long the longest chain is that begins with each call.
+
+        Args:
+            took: how long each call takes, in any unit.
+            before: what lies between each call and the last of its parents, in the same unit.
+        """
+        found = list(took)
+        for index in range(len(found) - 1, -1, -1):
+            children = self.children[index]
+            found[index] += max((before[child] + found[child] for child in children), default=0)
+        return found
 
     @property
     def longest_context(self) -> int:

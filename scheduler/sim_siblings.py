@@ -7,10 +7,9 @@ future: no rule that has to guess which call is critical can gain more.
 
 from __future__ import annotations
 
+from .core import PROGRAM_SHIFT
 from .sim_call import ReplicaCall
 from .sim_programs import SimProgram
-
-_ENTRY_BITS = 40 + 16
 
 
 class SiblingsByChain:
@@ -26,16 +25,13 @@ class SiblingsByChain:
         if spec.name not in self._chains:
             self._chains[spec.name] = tokens_to_come(spec)
         rank = call.live.rank
-        program, entry = rank >> _ENTRY_BITS, rank & ((1 << _ENTRY_BITS) - 1)
-        slack = (1 << _ENTRY_BITS) - 1 - self._chains[spec.name][call.index]
-        return (program << 2 * _ENTRY_BITS) + (slack << _ENTRY_BITS) + entry
+        program, entry = rank >> PROGRAM_SHIFT, rank & ((1 << PROGRAM_SHIFT) - 1)
+        slack = (1 << PROGRAM_SHIFT) - 1 - self._chains[spec.name][call.index]
+        return (program << 2 * PROGRAM_SHIFT) + (slack << PROGRAM_SHIFT) + entry
 
 
 def tokens_to_come(program: SimProgram) -> list[int]:
     """Output tokens along the longest chain that begins with each call."""
-    chains = [call.output_tokens for call in program.calls]
-    for index in range(len(chains) - 1, -1, -1):
-        for parent in program.calls[index].parents:
-            own = program.calls[parent].output_tokens
-            chains[parent] = max(chains[parent], own + chains[index])
-    return chains
+    return program.longest_chains(
+        [call.output_tokens for call in program.calls], [0] * len(program)
+    )
