@@ -31,6 +31,7 @@ from .model_front import ModelFront
 from .openai_application import openai_application
 from .protocols import Engine
 from .start_errors import problems
+from .unreadable_requests import refuse_unreadable
 from .vllm_names import (
     AsyncLLM,
     ChatCompletionRequest,
@@ -87,6 +88,7 @@ class ChatService:
         front = engine_front(engine, borrowed)
         state = State()
         await init_app_state(front, state, args, await front.get_supported_tasks())
+        refuse_unreadable(state.online_renderer)
         return cls(state, front)
 
     def application(self) -> Any:

@@ -50,6 +50,7 @@ try:
     from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.platforms import current_platform
     from vllm.renderers import renderer_from_config
+    from vllm.renderers.online_renderer import OnlineRenderer
     from vllm.sampling_params import RequestOutputKind, SamplingParams
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -149,6 +150,7 @@ __all__ = [
     "GracefulHTTPError",
     "InputProcessor",
     "Logprob",
+    "OnlineRenderer",
     "PrometheusStatLogger",
     "RequestOutput",
     "RequestOutputKind",

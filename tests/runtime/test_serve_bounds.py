@@ -192,6 +192,17 @@ def test_ids_from_outside_are_checked(client: Client, header: dict[str, str]) ->
     assert reply.json()["error"]["code"].startswith(("invalid_", "too_many_parents"))
 
 
+@pytest.mark.parametrize("content", [[], [{"type": "refusal", "refusal": "no"}]])
+def test_an_answer_of_before_without_a_text_is_no_fault_of_the_server(
+    client: Client, content: list[dict[str, str]]
+) -> None:
+    before = {"type": "message", "role": "assistant", "id": "m", "status": "completed"}
+    body = {"input": [{**before, "content": content}], "max_output_tokens": 2}
+    reply = client.http.post("/v1/responses", json=body)
+    assert reply.status_code == 400, reply.text
+    assert "shape" in reply.json()["error"]["message"]
+
+
 def test_deep_json_is_no_fault_of_the_server(client: Client) -> None:
     nested = b"[" * 5000 + b"]" * 5000
     body = b'{"messages": ' + nested + b"}"
